@@ -1,0 +1,65 @@
+# `make` alone prints this list.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+GO ?= go
+PACKAGES ?= ./...
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME ?= 10s
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+
+.PHONY: help
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+.PHONY: build
+build: ## build bin/bridge
+	$(GO) build -ldflags "-X main.version=$(VERSION)" -o bin/bridge ./cmd/bridge
+
+.PHONY: dev
+dev: ## run everything in one process, with nothing installed
+	$(GO) run ./cmd/bridge dev
+
+.PHONY: test
+test: redis ## run every test; the last line counts what passed, failed and was skipped
+	@$(GO) test -json -count=1 -timeout 10m $(PACKAGES) | $(GO) run ./test/count
+
+.PHONY: race
+race: redis ## run every test under the race detector
+	@$(GO) test -json -count=1 -race -timeout 15m $(PACKAGES) | $(GO) run ./test/count
+
+.PHONY: fuzz
+fuzz: ## run every fuzz test for FUZZTIME (10s)
+	@for pkg in $$($(GO) list $(PACKAGES)); do \
+		for f in $$($(GO) test -list '^Fuzz' "$$pkg" | grep '^Fuzz' || true); do \
+			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
+		done; \
+	done
+
+.PHONY: bench
+bench: redis ## run every benchmark
+	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck, go mod verify
+	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+	$(GO) mod verify
+
+.PHONY: fmt
+fmt: ## format the code
+	git ls-files '*.go' | xargs gofmt -w
+
+.PHONY: redis
+redis: ## install redis-server, which the tests need, where it is missing
+	@if command -v redis-server >/dev/null; then exit 0; fi; \
+	if ! command -v apt-get >/dev/null; then echo "The tests need redis-server 7 or later: install it and run this again."; exit 1; fi; \
+	if [ "$$(id -u)" = 0 ]; then as_root=; elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then as_root="sudo -n"; \
+	else echo "The tests need redis-server 7 or later: sudo apt-get install redis-server, then run this again."; exit 1; fi; \
+	echo "Installing redis-server from the distribution's packages."; \
+	$$as_root apt-get update -q >/dev/null && $$as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -yq --no-install-recommends redis-server >/dev/null
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,183 @@
+// Command count reads the output of "go test -json", shows what a person wants
+// to see of it, and ends with one line that counts the tests:
+//
+//	go test -json ./... | go run ./test/count
+//
+// A test that has subtests does not count beside them. A package that fails
+// without a failed test (it does not build, it panicked, it ran out of time)
+// counts as one failure. It exits with 1 when anything failed.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// event is one line of "go test -json".
+type event struct {
+	Action      string
+	Package     string
+	ImportPath  string
+	Test        string
+	Elapsed     float64
+	Output      string
+	FailedBuild string
+}
+
+// result is what is known of one test, or of a package as a whole.
+type result struct {
+	pkg, test string
+	outcome   string // pass, fail, skip; empty while it runs
+	output    []string
+	parent    bool // it has subtests
+	elapsed   float64
+}
+
+func main() {
+	failed, err := count(os.Stdin, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "count:", err)
+	}
+	if failed || err != nil {
+		os.Exit(1)
+	}
+}
+
+func count(in io.Reader, out io.Writer) (failed bool, err error) {
+	c := &counter{out: out, results: map[string]*result{}}
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadString('\n')
+		if strings.TrimSpace(line) != "" {
+			var e event
+			if json.Unmarshal([]byte(line), &e) != nil {
+				// What go itself prints is no JSON.
+				fmt.Fprint(out, line)
+			} else {
+				c.take(e)
+			}
+		}
+		if err == io.EOF {
+			return c.close(), nil
+		}
+		if err != nil {
+			return true, err
+		}
+	}
+}
+
+type counter struct {
+	out     io.Writer
+	results map[string]*result
+	order   []*result
+}
+
+func (c *counter) get(pkg, test string) *result {
+	key := pkg + " " + test
+	r := c.results[key]
+	if r == nil {
+		r = &result{pkg: pkg, test: test}
+		c.results[key] = r
+		c.order = append(c.order, r)
+	}
+	return r
+}
+
+func (c *counter) take(e event) {
+	switch e.Action {
+	case "build-output":
+		fmt.Fprint(c.out, e.Output)
+		return
+	case "build-fail", "start":
+		return
+	}
+	r := c.get(e.Package, e.Test)
+	switch e.Action {
+	case "run":
+		if i := strings.LastIndexByte(e.Test, '/'); i >= 0 {
+			c.get(e.Package, e.Test[:i]).parent = true
+		}
+	case "output":
+		if !strings.HasPrefix(strings.TrimSpace(e.Output), "=== ") {
+			r.output = append(r.output, e.Output)
+		}
+	case "pass", "fail", "skip":
+		r.outcome, r.elapsed = e.Action, e.Elapsed
+		switch {
+		case e.Test == "" && e.Action != "skip":
+			fmt.Fprintf(c.out, "%-4s %s  %.1fs\n", map[string]string{"pass": "ok", "fail": "FAIL"}[e.Action], e.Package, e.Elapsed)
+		case e.Action == "fail":
+			fmt.Fprint(c.out, strings.Join(r.output, ""))
+		}
+	}
+}
+
+// close prints the lists and the closing line.
+func (c *counter) close() (failed bool) {
+	var passed, failures int
+	var skips, fails []string
+	failedTests := map[string]bool{} // by package
+	for _, r := range c.order {
+		if r.test == "" {
+			continue
+		}
+		bad := r.outcome == "fail" || r.outcome == ""
+		if bad {
+			failedTests[r.pkg] = true
+		}
+		switch {
+		case r.parent && (!bad || c.childFailed(r)):
+		case bad:
+			failures++
+			fails = append(fails, r.pkg+" "+r.test)
+		case r.outcome == "skip":
+			skips = append(skips, r.pkg+" "+r.test+": "+reason(r.output))
+		default:
+			passed++
+		}
+	}
+	for _, r := range c.order {
+		if r.test == "" && r.outcome != "pass" && r.outcome != "skip" && !failedTests[r.pkg] {
+			failures++
+			fails = append(fails, r.pkg+" (the package as a whole)")
+			fmt.Fprint(c.out, strings.Join(r.output, ""))
+		}
+	}
+	slices.Sort(skips)
+	for _, s := range skips {
+		fmt.Fprintln(c.out, "skipped: "+s)
+	}
+	for _, f := range fails {
+		fmt.Fprintln(c.out, "failed: "+f)
+	}
+	fmt.Fprintf(c.out, "%d passed, %d failed, %d skipped\n", passed, failures, len(skips))
+	return failures > 0
+}
+
+func (c *counter) childFailed(parent *result) bool {
+	return slices.ContainsFunc(c.order, func(r *result) bool {
+		return r.pkg == parent.pkg && strings.HasPrefix(r.test, parent.test+"/") && (r.outcome == "fail" || r.outcome == "")
+	})
+}
+
+// reason returns what a skipped test said.
+func reason(output []string) string {
+	for _, line := range output {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "--- ") {
+			continue
+		}
+		if _, said, ok := strings.Cut(line, ".go:"); ok {
+			if _, said, ok = strings.Cut(said, ": "); ok {
+				return said
+			}
+		}
+		return line
+	}
+	return "no reason given"
+}
