@@ -1,0 +1,33 @@
+-- ack.lua: inflight -> done (delivered)
+--
+-- KEYS[1]     inflight  zset, id -> lease end in ms
+-- KEYS[2]     msg       hash, id -> record
+-- KEYS[3]     tries     hash, id -> "<failed> <lost>"
+-- KEYS[4]     done:a    hash, id -> tombstone
+-- KEYS[5]     done:b    hash, id -> tombstone
+-- ARGV[1]     now       ms, '' for Redis's own clock
+-- ARGV[2]     window    ms, how long a tombstone lives at least
+-- ARGV[3...]  id, lease end in ms, marks: three for each claim
+--
+-- Returns  one for each claim: 1 settled, 0 lease lost (nothing changed)
+-- Cost     O(log M) a claim, M items in flight
+
+local out, ids, tombs = {}, {}, {}
+for i = 3, #ARGV, 3 do
+  local score = call('ZSCORE', KEYS[1], ARGV[i])
+  if score and tonumber(score) == tonumber(ARGV[i + 1]) then
+    out[#out + 1] = 1
+    ids[#ids + 1] = ARGV[i]
+    tombs[#tombs + 1] = ARGV[i]
+    tombs[#tombs + 1] = 'd ' .. ARGV[i + 2]
+  else
+    out[#out + 1] = 0
+  end
+end
+if #ids > 0 then
+  call('ZREM', KEYS[1], unpack(ids))
+  call('HDEL', KEYS[2], unpack(ids))
+  call('HDEL', KEYS[3], unpack(ids))
+  call('HSET', done_now(KEYS[4], KEYS[5], now_ms(ARGV[1]), tonumber(ARGV[2])), unpack(tombs))
+end
+return out

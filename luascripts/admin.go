@@ -1,0 +1,396 @@
+package luascripts
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"delaybridge"
+)
+
+// Errors of questions about one message or dead letter.
+var (
+	// ErrUnknown says that nothing is known of an id, or not any more.
+	ErrUnknown = errors.New("unknown id")
+	// ErrPending says that a replay was refused, since its id is pending again.
+	ErrPending = errors.New("id is pending")
+	// ErrCursor says that a list cannot go on from a cursor it did not give.
+	ErrCursor = errors.New("bad cursor")
+)
+
+// Status is what is known of one id.
+type Status struct {
+	State delaybridge.State
+	// Message is set while it is pending or in flight, and for a dead letter
+	// that can be read.
+	Message *delaybridge.Message
+	// Due is when it will be tried next, while it is pending; LeaseEnd is when
+	// its lease ends, while it is in flight.
+	Due, LeaseEnd time.Time
+	// Failed counts the failed attempts, LostLeases the leases that ran out.
+	Failed, LostLeases int
+}
+
+// Get says what is known of an id; the error matches ErrUnknown if nothing is.
+func (q *Queue) Get(ctx context.Context, id string) (Status, error) {
+	k := &q.keys[shardOf(id, q.cfg.Shards)]
+	var due, inflight [len(delaybridge.Lanes)]*redis.FloatCmd
+	var record, tries, doneA, doneB, sinceA, sinceB, letter *redis.StringCmd
+	var died *redis.FloatCmd
+	_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		record, tries = p.HGet(ctx, k.msg, id), p.HGet(ctx, k.tries, id)
+		doneA, doneB = p.HGet(ctx, k.doneA, id), p.HGet(ctx, k.doneB, id)
+		sinceA, sinceB = p.HGet(ctx, k.doneA, ""), p.HGet(ctx, k.doneB, "")
+		letter, died = p.HGet(ctx, k.deadmsg, id), p.ZScore(ctx, k.dead, id)
+		for l := range due {
+			due[l], inflight[l] = p.ZScore(ctx, k.due[l], id), p.ZScore(ctx, k.inflight[l], id)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return Status{}, fmt.Errorf("get %q: %w", id, err)
+	}
+	if id == "" {
+		return Status{}, fmt.Errorf("get: %w", ErrUnknown)
+	}
+	var s Status
+	if record.Err() == nil {
+		if m, _, err := decodeRecord(id, record.Val()); err == nil {
+			s.Message = &m
+		}
+		s.Failed, s.LostLeases = parseTries(tries.Val())
+		s.State = delaybridge.StatePending
+		for l := range due {
+			if due[l].Err() == nil {
+				s.Due = time.UnixMilli(int64(due[l].Val()))
+			}
+			if inflight[l].Err() == nil {
+				s.State, s.LeaseEnd = delaybridge.StateInFlight, time.UnixMilli(int64(inflight[l].Val()))
+			}
+		}
+		return s, nil
+	}
+	tomb := doneA.Val()
+	if tomb == "" || (doneB.Val() != "" && atoi(sinceB.Val()) > atoi(sinceA.Val())) {
+		tomb = cmp.Or(doneB.Val(), tomb)
+	}
+	isDead := died.Err() == nil
+	switch {
+	case strings.HasPrefix(tomb, "d "):
+		s.State = delaybridge.StateDelivered
+	case strings.HasPrefix(tomb, "c "):
+		s.State = delaybridge.StateCancelled
+	case isDead:
+		s.State = delaybridge.StateDead
+		d, _ := decodeLetter(id, letter.Val(), time.UnixMilli(int64(died.Val())))
+		s.Failed, s.LostLeases = d.Attempts, d.LostLeases
+		if !d.Corrupt {
+			s.Message = &d.Message
+		}
+	default:
+		return Status{}, fmt.Errorf("get %q: %w", id, ErrUnknown)
+	}
+	return s, nil
+}
+
+func atoi(s string) int64 {
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return n
+}
+
+func parseTries(s string) (failed, lost int) {
+	f, l, _ := strings.Cut(s, " ")
+	return int(atoi(f)), int(atoi(l))
+}
+
+// Pending is one pending message of a list.
+type Pending struct {
+	// Message is nil if its record cannot be read.
+	Message    *delaybridge.Message
+	ID, Lane   string
+	Due        time.Time
+	Failed     int
+	LostLeases int
+}
+
+// List returns up to limit pending messages by due time, of one lane or of all
+// (an empty lane), beginning behind the cursor that the list before it returned,
+// and the cursor to go on with, empty at the end. What is scheduled or delivered
+// meanwhile may be missed; what stays pending is not.
+func (q *Queue) List(ctx context.Context, lane string, limit int, after string) ([]Pending, string, error) {
+	lanes := delaybridge.Lanes[:]
+	if lane != "" {
+		if laneIndex(lane) < 0 {
+			return nil, "", fmt.Errorf("list: no lane %q", lane)
+		}
+		lanes = []string{lane}
+	}
+	sets := make([]string, 0, len(lanes)*len(q.keys))
+	at := map[string]struct{ shard, lane int }{}
+	for shard := range q.keys {
+		for _, name := range lanes {
+			set := q.keys[shard].due[laneIndex(name)]
+			sets = append(sets, set)
+			at[set] = struct{ shard, lane int }{shard, laneIndex(name)}
+		}
+	}
+	entries, next, err := q.page(ctx, sets, limit, after)
+	if err != nil {
+		return nil, "", fmt.Errorf("list: %w", err)
+	}
+	records := make([]*redis.StringCmd, len(entries))
+	tries := make([]*redis.StringCmd, len(entries))
+	if len(entries) > 0 {
+		_, err = q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, e := range entries {
+				k := &q.keys[at[e.set].shard]
+				records[i], tries[i] = p.HGet(ctx, k.msg, e.id), p.HGet(ctx, k.tries, e.id)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return nil, "", fmt.Errorf("list: %w", err)
+		}
+	}
+	items := make([]Pending, 0, len(entries))
+	for i, e := range entries {
+		item := Pending{ID: e.id, Lane: delaybridge.Lanes[at[e.set].lane], Due: time.UnixMilli(e.score)}
+		if m, _, err := decodeRecord(e.id, records[i].Val()); err == nil {
+			item.Message = &m
+		}
+		item.Failed, item.LostLeases = parseTries(tries[i].Val())
+		items = append(items, item)
+	}
+	return items, next, nil
+}
+
+// entry is one member of a sorted set.
+type entry struct {
+	set, id string
+	score   int64
+}
+
+func (e entry) compare(o entry) int {
+	return cmp.Or(cmp.Compare(e.score, o.score), strings.Compare(e.id, o.id))
+}
+
+// page merges sorted sets by score and then member, limit at a time.
+func (q *Queue) page(ctx context.Context, sets []string, limit int, after string) ([]entry, string, error) {
+	limit = min(max(limit, 1), 1000)
+	var from entry
+	if after != "" {
+		text, err := base64.RawURLEncoding.DecodeString(after)
+		score, id, ok := strings.Cut(string(text), " ")
+		if from.score, _ = strconv.ParseInt(score, 10, 64); err != nil || !ok || strconv.FormatInt(from.score, 10) != score {
+			return nil, "", fmt.Errorf("%w %q", ErrCursor, after)
+		}
+		from.id = id
+	}
+	var all []entry
+	skip := make([]int64, len(sets))
+	for open := indexes(len(sets)); len(open) > 0; {
+		cmds := make([]*redis.ZSliceCmd, len(open))
+		_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, s := range open {
+				cmds[i] = p.ZRangeByScoreWithScores(ctx, sets[s], &redis.ZRangeBy{
+					Min: strconv.FormatInt(from.score, 10), Max: "+inf", Offset: skip[s], Count: int64(limit + 1),
+				})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, "", err
+		}
+		var again []int
+		for i, s := range open {
+			got, behind := cmds[i].Val(), 0
+			for _, z := range got {
+				id, _ := z.Member.(string)
+				e := entry{set: sets[s], id: id, score: int64(z.Score)}
+				if after != "" && e.compare(from) <= 0 {
+					continue
+				}
+				behind++
+				all = append(all, e)
+			}
+			// A whole page at the cursor's own score: what is behind it comes after.
+			if behind == 0 && len(got) > limit {
+				skip[s] += int64(len(got))
+				again = append(again, s)
+			}
+		}
+		open = again
+	}
+	slices.SortFunc(all, entry.compare)
+	if len(all) <= limit {
+		return all, "", nil
+	}
+	last := all[limit-1]
+	return all[:limit], base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(last.score, 10) + " " + last.id)), nil
+}
+
+func indexes(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// LaneStats counts one lane.
+type LaneStats struct {
+	Pending, InFlight int64
+	// Overdue is how many are due and not claimed yet; OverdueFor is the age of
+	// the oldest of them.
+	Overdue    int64
+	OverdueFor time.Duration
+	// Far is how many are due in over an hour.
+	Far int64
+	// NextDue is when the earliest is due, zero if there is none.
+	NextDue time.Time
+}
+
+// Stats counts the whole queue. Its cost does not grow with what is pending.
+type Stats struct {
+	Lanes map[string]LaneStats
+	Dead  map[delaybridge.Reason]int64
+	// Now is Redis's clock.
+	Now time.Time
+}
+
+// Stats counts the queue.
+func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+	now, err := q.redisNow(ctx)
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats: %w", err)
+	}
+	type counts struct {
+		pending, inflight, overdue, far *redis.IntCmd
+		head                            *redis.ZSliceCmd
+	}
+	lanes := make([][len(delaybridge.Lanes)]counts, len(q.keys))
+	dead := make([]*redis.MapStringStringCmd, len(q.keys))
+	ms := func(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }
+	_, err = q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range q.keys {
+			k := &q.keys[i]
+			for l := range lanes[i] {
+				lanes[i][l] = counts{
+					pending: p.ZCard(ctx, k.due[l]), inflight: p.ZCard(ctx, k.inflight[l]),
+					overdue: p.ZCount(ctx, k.due[l], "-inf", ms(now)),
+					far:     p.ZCount(ctx, k.due[l], "("+ms(now.Add(time.Hour)), "+inf"),
+					head:    p.ZRangeWithScores(ctx, k.due[l], 0, 0),
+				}
+			}
+			dead[i] = p.HGetAll(ctx, k.deadcount)
+		}
+		return nil
+	})
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats: %w", err)
+	}
+	s := Stats{Lanes: map[string]LaneStats{}, Dead: map[delaybridge.Reason]int64{}, Now: now}
+	for l, name := range delaybridge.Lanes {
+		var sum LaneStats
+		for i := range lanes {
+			c := &lanes[i][l]
+			sum.Pending += c.pending.Val()
+			sum.InFlight += c.inflight.Val()
+			sum.Overdue += c.overdue.Val()
+			sum.Far += c.far.Val()
+			if head := c.head.Val(); len(head) > 0 {
+				if at := time.UnixMilli(int64(head[0].Score)); sum.NextDue.IsZero() || at.Before(sum.NextDue) {
+					sum.NextDue = at
+				}
+			}
+		}
+		if !sum.NextDue.IsZero() {
+			sum.OverdueFor = max(0, now.Sub(sum.NextDue))
+		}
+		s.Lanes[name] = sum
+	}
+	for _, reason := range delaybridge.Reasons {
+		s.Dead[reason] = 0
+	}
+	for _, d := range dead {
+		for reason, n := range d.Val() {
+			s.Dead[delaybridge.Reason(reason)] += atoi(n)
+		}
+	}
+	return s, nil
+}
+
+func (q *Queue) redisNow(ctx context.Context) (time.Time, error) {
+	if q.cfg.clock != nil {
+		return q.cfg.clock(), nil
+	}
+	return q.client.Time(ctx).Result()
+}
+
+// Pressure tells ingest whether there is room.
+type Pressure struct {
+	// Pending counts what waits in all lanes.
+	Pending int64
+	// MemoryRatio is used memory over maxmemory, 0 where there is no maxmemory;
+	// in a cluster it is the fullest master's.
+	MemoryRatio float64
+}
+
+// Pressure measures how full the queue and Redis are.
+func (q *Queue) Pressure(ctx context.Context) (Pressure, error) {
+	var cards []*redis.IntCmd
+	_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range q.keys {
+			for l := range delaybridge.Lanes {
+				cards = append(cards, p.ZCard(ctx, q.keys[i].due[l]))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Pressure{}, fmt.Errorf("pressure: %w", err)
+	}
+	var out Pressure
+	for _, c := range cards {
+		out.Pending += c.Val()
+	}
+	for _, info := range q.infos(ctx, "memory") {
+		if info.err != nil {
+			return Pressure{}, fmt.Errorf("pressure: %w", info.err)
+		}
+		if limit := atoi(info.fields["maxmemory"]); limit > 0 {
+			out.MemoryRatio = max(out.MemoryRatio, float64(atoi(info.fields["used_memory"]))/float64(limit))
+		}
+	}
+	return out, nil
+}
+
+// Sweep lets go of what has outlived its time in one shard: tombstones of idle
+// shards, and dead letters older than the retention, whose number it returns.
+func (q *Queue) Sweep(ctx context.Context, shard int) (dropped int, err error) {
+	k := &q.keys[shard]
+	for {
+		r := &run{
+			script: q.scripts.sweep,
+			keys:   []string{k.dead, k.deadmsg, k.deadcount, k.doneA, k.doneB},
+			args:   []any{q.now(), q.window(), q.cfg.DeadRetention.Milliseconds(), MaxBatch},
+		}
+		do(ctx, q.client, []*run{r})
+		if r.err != nil {
+			return dropped, r.err
+		}
+		n, _ := r.reply.(int64)
+		dropped += int(n)
+		if n < MaxBatch {
+			return dropped, nil
+		}
+	}
+}

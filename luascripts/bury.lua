@@ -1,0 +1,36 @@
+-- bury.lua: inflight -> dead
+--
+-- KEYS[1]     inflight   zset, id -> lease end in ms
+-- KEYS[2]     msg        hash, id -> record
+-- KEYS[3]     tries      hash, id -> "<failed> <lost>"
+-- KEYS[4]     dead       zset, id -> time of death in ms
+-- KEYS[5]     deadmsg    hash, id -> letter
+-- KEYS[6]     deadcount  hash, reason -> letters
+-- KEYS[7]     done:a     hash, id -> tombstone
+-- KEYS[8]     done:b     hash, id -> tombstone
+-- ARGV[1]     now        ms, '' for Redis's own clock
+-- ARGV[2]     window     ms, how long a tombstone lives at least
+-- ARGV[3...]  id, lease end in ms, reason, error, failed, lost, marks: seven for each claim
+--
+-- Returns  one for each claim: 1 settled, 0 lease lost (nothing changed)
+-- Cost     O(log D) a claim, D dead letters
+
+local now, window = now_ms(ARGV[1]), tonumber(ARGV[2])
+local out = {}
+for i = 3, #ARGV, 7 do
+  local id = ARGV[i]
+  local score = call('ZSCORE', KEYS[1], id)
+  if score and tonumber(score) == tonumber(ARGV[i + 1]) then
+    local record = call('HGET', KEYS[2], id) or ''
+    call('ZREM', KEYS[1], id)
+    call('HDEL', KEYS[2], id)
+    call('HDEL', KEYS[3], id)
+    put_letter(KEYS[4], KEYS[5], KEYS[6], id, now, ARGV[i + 2],
+      tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 3], record)
+    call('HSET', done_now(KEYS[7], KEYS[8], now, window), id, 'x ' .. ARGV[i + 6])
+    out[#out + 1] = 1
+  else
+    out[#out + 1] = 0
+  end
+end
+return out

@@ -1,0 +1,59 @@
+-- cancel.lua: due -> done
+--
+-- KEYS[1..3]  due       zset, id -> due time in ms, one a lane
+-- KEYS[4..6]  inflight  zset, id -> lease end in ms, one a lane
+-- KEYS[7]     msg       hash, id -> record
+-- KEYS[8]     tries     hash, id -> "<failed> <lost>"
+-- KEYS[9]     done:a    hash, id -> tombstone
+-- KEYS[10]    done:b    hash, id -> tombstone
+-- KEYS[11]    dead      zset, id -> time of death in ms
+-- ARGV[1]     now       ms, '' for Redis's own clock
+-- ARGV[2]     window    ms, how long a tombstone lives at least
+-- ARGV[3...]  id, source, offset, '1' if by API else '0': four for each item
+--
+-- Returns  one for each item: 0 cancelled, 1 duplicate or stale (nothing changed), too late
+--          since 2 in flight, 3 delivered, 4 cancelled before, 5 dead; 6 unknown
+-- Cost     O(log N) an item, N items waiting
+
+local now = now_ms(ARGV[1])
+local window = tonumber(ARGV[2])
+local out = {}
+
+for i = 3, #ARGV, 4 do
+  local id, source, offset, by_api = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3] == '1'
+  local record = call('HGET', KEYS[7], id)
+  local reply
+  if record then
+    local marks = marks_of(record) or ''
+    if seen(marks, source, offset) then
+      reply = 1
+    elseif call('ZSCORE', KEYS[4], id) or call('ZSCORE', KEYS[5], id) or call('ZSCORE', KEYS[6], id) then
+      reply = 2
+    else
+      for l = 1, 3 do call('ZREM', KEYS[l], id) end
+      call('HDEL', KEYS[7], id)
+      call('HDEL', KEYS[8], id)
+      call('HSET', done_now(KEYS[9], KEYS[10], now, window), id, 'c ' .. add_mark(marks, source, offset))
+      reply = 0
+    end
+  else
+    local current, older = done_order(KEYS[9], KEYS[10])
+    local tomb = tombstone(current, older, id)
+    local state, marks = string.sub(tomb or '', 1, 1), string.sub(tomb or '', 3)
+    if state == 'x' and not call('ZSCORE', KEYS[11], id) then state = '' end
+    if state == '' and call('ZSCORE', KEYS[11], id) then state = 'x' end
+    if seen(marks, source, offset) then
+      reply = 1
+    else
+      reply = state == 'd' and 3 or state == 'c' and 4 or state == 'x' and 5 or 6
+      -- An older copy of the schedule must not come in behind its cancel.
+      if not by_api then
+        call('HDEL', KEYS[8], id)
+        call('HSET', done_now(KEYS[9], KEYS[10], now, window), id,
+          (state == '' and 'c' or state) .. ' ' .. add_mark(marks, source, offset))
+      end
+    end
+  end
+  out[#out + 1] = reply
+end
+return out

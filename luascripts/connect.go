@@ -1,0 +1,133 @@
+package luascripts
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// The ways to reach Redis.
+const (
+	ModeSingle   = "single"
+	ModeSentinel = "sentinel"
+	ModeCluster  = "cluster"
+)
+
+// Times of one command. A lost reply shows after readTimeout at the latest; a
+// host that is not there after dialTimeout.
+const (
+	dialTimeout = 2 * time.Second
+	readTimeout = 3 * time.Second
+	poolTimeout = 3 * time.Second
+)
+
+// Connect makes the client of url, in the URL forms that go-redis takes for each
+// mode. It does not connect yet; the error is about the URL or mode, and does not
+// show a password.
+//
+// The client never sends a command twice by itself: a claim that ran and whose
+// reply was lost must not run again unseen. In a cluster it still follows
+// redirects, and may repeat a command after a time-out while doing so, which the
+// scripts bear.
+func Connect(url, mode string) (redis.UniversalClient, error) {
+	switch mode {
+	case ModeSingle:
+		o, err := redis.ParseURL(url)
+		if err != nil {
+			return nil, fmt.Errorf("redis URL: %w", err)
+		}
+		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, readTimeout, readTimeout, poolTimeout
+		o.DisableIdentity, o.MaintNotificationsConfig = true, noNotifications()
+		return redis.NewClient(o), nil
+	case ModeSentinel:
+		o, err := redis.ParseFailoverURL(url)
+		if err != nil {
+			return nil, fmt.Errorf("redis URL for sentinel: %w", err)
+		}
+		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, readTimeout, readTimeout, poolTimeout
+		o.DisableIdentity = true
+		return redis.NewFailoverClient(o), nil
+	case ModeCluster:
+		o, err := redis.ParseClusterURL(url)
+		if err != nil {
+			return nil, fmt.Errorf("redis URL for cluster: %w", err)
+		}
+		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, readTimeout, readTimeout, poolTimeout
+		o.DisableIdentity, o.MaintNotificationsConfig = true, noNotifications()
+		return redis.NewClusterClient(o), nil
+	}
+	return nil, fmt.Errorf("redis mode %q, want %s, %s or %s", mode, ModeSingle, ModeSentinel, ModeCluster)
+}
+
+// noNotifications keeps go-redis from sending a command on each connection that
+// only some hosted Redis servers know.
+func noNotifications() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+// info is one section of one server's INFO.
+type info struct {
+	fields map[string]string
+	err    error
+}
+
+// infos asks Redis, or every master of a cluster, for a section of INFO.
+func (q *Queue) infos(ctx context.Context, section string) []info {
+	var mu sync.Mutex
+	var all []info
+	ask := func(ctx context.Context, c redis.Cmdable) error {
+		text, err := c.Info(ctx, section).Result()
+		fields := map[string]string{}
+		for line := range strings.Lines(text) {
+			if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+				fields[name] = value
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, info{fields, err})
+		return nil
+	}
+	if cluster, ok := q.client.(*redis.ClusterClient); ok {
+		if err := cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return ask(ctx, c) }); err != nil {
+			all = append(all, info{err: err})
+		}
+		return all
+	}
+	_ = ask(ctx, q.client)
+	return all
+}
+
+// Server is what one Redis server says of itself.
+type Server struct {
+	Version     string // "7.0.15"
+	Eviction    string // its maxmemory-policy
+	AOF         bool   // whether it writes an append-only file
+	LastBGError bool   // the last save or rewrite failed
+}
+
+// Servers describes Redis, or every master of a cluster.
+func (q *Queue) Servers(ctx context.Context) ([]Server, error) {
+	var out []Server
+	for _, i := range q.infos(ctx, "everything") {
+		if i.err != nil {
+			return nil, fmt.Errorf("info: %w", i.err)
+		}
+		f := i.fields
+		out = append(out, Server{
+			Version:     f["redis_version"],
+			Eviction:    f["maxmemory_policy"],
+			AOF:         f["aof_enabled"] == "1",
+			LastBGError: f["aof_last_write_status"] == "err" || f["rdb_last_bgsave_status"] == "err",
+		})
+	}
+	return out, nil
+}

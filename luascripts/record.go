@@ -1,0 +1,187 @@
+package luascripts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"delaybridge"
+)
+
+// A record is "1 <marks>\n" and then the message as a msgpack list: target, due
+// (Unix ms), due minus scheduled (ms), expires after (ms, 0 never), key,
+// headers as a flat list of names and values, payload. Key, values and payload
+// are binary or nil. The id is the hash field that the record stands in, and
+// the position is the first of the marks.
+const recordFields = 7
+
+// errCorrupt is matched by every failure to read a record or a letter.
+var errCorrupt = errors.New("corrupt record")
+
+func encodeMessage(m *delaybridge.Message) ([]byte, error) {
+	var buf bytes.Buffer
+	buf.Grow(len(m.Payload) + len(m.Target.Name) + 64)
+	enc := msgpack.GetEncoder()
+	defer msgpack.PutEncoder(enc)
+	enc.Reset(&buf)
+
+	due := m.Due.UnixMilli()
+	err := errors.Join(
+		enc.EncodeArrayLen(recordFields),
+		enc.EncodeString(m.Target.String()),
+		enc.EncodeInt(due),
+		enc.EncodeInt(due-m.Scheduled.UnixMilli()),
+		enc.EncodeInt(m.ExpiresAfter.Milliseconds()),
+		enc.EncodeBytes(m.Key),
+		enc.EncodeArrayLen(2*len(m.Headers)),
+	)
+	for _, h := range m.Headers {
+		err = errors.Join(err, enc.EncodeString(h.Name), enc.EncodeBytes(h.Value))
+	}
+	if err = errors.Join(err, enc.EncodeBytes(m.Payload)); err != nil {
+		return nil, fmt.Errorf("encode message %q: %w", m.ID, err)
+	}
+	return buf.Bytes(), nil
+}
+
+// decodeRecord reads the record of an id, and returns its marks too.
+func decodeRecord(id, record string) (m delaybridge.Message, marks string, err error) {
+	m.ID = id
+	head, body, ok := strings.Cut(record, "\n")
+	marks, isV1 := strings.CutPrefix(head, "1 ")
+	if !ok || !isV1 {
+		return m, "", fmt.Errorf("%w: no known format", errCorrupt)
+	}
+	if m.Position, err = firstMark(marks); err != nil {
+		return m, "", err
+	}
+	if err := decodeMessage(&m, body); err != nil {
+		return m, marks, fmt.Errorf("%w: %w", errCorrupt, err)
+	}
+	return m, marks, nil
+}
+
+func firstMark(marks string) (p delaybridge.Position, err error) {
+	source, rest, _ := strings.Cut(marks, " ")
+	offset, _, _ := strings.Cut(rest, " ")
+	n, err := strconv.ParseUint(offset, 10, 64)
+	if err != nil || source == "" {
+		return p, fmt.Errorf("%w: no position in %.80q", errCorrupt, marks)
+	}
+	return delaybridge.Position{Source: source, Offset: n}, nil
+}
+
+func decodeMessage(m *delaybridge.Message, body string) error {
+	r := strings.NewReader(body)
+	dec := msgpack.GetDecoder()
+	defer msgpack.PutDecoder(dec)
+	dec.Reset(r)
+
+	n, err := dec.DecodeArrayLen()
+	if err != nil {
+		return err
+	}
+	// Fields that a later version may add stand behind those known here.
+	if n < recordFields {
+		return fmt.Errorf("%d fields, want %d", n, recordFields)
+	}
+	target, err := dec.DecodeString()
+	if err != nil {
+		return fmt.Errorf("target: %w", err)
+	}
+	var ok bool
+	if m.Target.Sink, m.Target.Name, ok = strings.Cut(target, "://"); !ok {
+		return fmt.Errorf("target %.80q", target)
+	}
+	due, err := dec.DecodeInt64()
+	if err != nil {
+		return fmt.Errorf("due: %w", err)
+	}
+	ago, err := dec.DecodeInt64()
+	if err != nil {
+		return fmt.Errorf("scheduled: %w", err)
+	}
+	expires, err := dec.DecodeInt64()
+	if err != nil {
+		return fmt.Errorf("expires after: %w", err)
+	}
+	m.Due, m.Scheduled = time.UnixMilli(due).UTC(), time.UnixMilli(due-ago).UTC()
+	m.ExpiresAfter = time.Duration(expires) * time.Millisecond
+	if m.Key, err = decodeBytes(dec); err != nil {
+		return fmt.Errorf("key: %w", err)
+	}
+	n, err = dec.DecodeArrayLen()
+	if err != nil {
+		return fmt.Errorf("headers: %w", err)
+	}
+	if n > 0 && (n%2 != 0 || n > len(body)) {
+		return fmt.Errorf("headers: %d items", n)
+	}
+	for i := 0; i < n; i += 2 {
+		var h delaybridge.Header
+		if h.Name, err = dec.DecodeString(); err != nil {
+			return fmt.Errorf("header name: %w", err)
+		}
+		if h.Value, err = decodeBytes(dec); err != nil {
+			return fmt.Errorf("header value: %w", err)
+		}
+		m.Headers = append(m.Headers, h)
+	}
+	if m.Payload, err = decodeBytes(dec); err != nil {
+		return fmt.Errorf("payload: %w", err)
+	}
+	return nil
+}
+
+// decodeBytes keeps nil and empty apart, which the library's own call does not.
+func decodeBytes(dec *msgpack.Decoder) ([]byte, error) {
+	n, err := dec.DecodeBytesLen()
+	if err != nil || n < 0 {
+		return nil, err
+	}
+	b := make([]byte, min(n, 1<<20))
+	for read := 0; ; {
+		if err := dec.ReadFull(b[read:]); err != nil {
+			return nil, err
+		}
+		if len(b) == n {
+			return b, nil
+		}
+		// A length that the record does not hold must not be believed.
+		read = len(b)
+		b = append(b, make([]byte, min(n-read, 1<<20))...)
+	}
+}
+
+// decodeLetter reads "1 <reason> <failed> <lost> <error bytes>\n<error><record>".
+func decodeLetter(id, letter string, died time.Time) (delaybridge.DeadLetter, string) {
+	d := delaybridge.DeadLetter{Message: delaybridge.Message{ID: id}, Died: died, Corrupt: true, Raw: []byte(letter)}
+	head, rest, ok := strings.Cut(letter, "\n")
+	f := strings.Fields(head)
+	if !ok || len(f) != 5 || f[0] != "1" {
+		d.Reason = delaybridge.ReasonCorrupt
+		return d, ""
+	}
+	size, err := strconv.Atoi(f[4])
+	if err != nil || size < 0 || size > len(rest) {
+		d.Reason = delaybridge.ReasonCorrupt
+		return d, ""
+	}
+	d.Reason = delaybridge.Reason(f[1])
+	d.Attempts, _ = strconv.Atoi(f[2])
+	d.LostLeases, _ = strconv.Atoi(f[3])
+	d.Error = rest[:size]
+	record := rest[size:]
+	m, marks, err := decodeRecord(id, record)
+	if err != nil {
+		d.Raw = []byte(record)
+		return d, ""
+	}
+	d.Message, d.Corrupt, d.Raw = m, false, nil
+	return d, marks
+}

@@ -1,0 +1,34 @@
+-- reject.lua: (none) -> dead
+--
+-- KEYS[1]     dead       zset, id -> time of death in ms
+-- KEYS[2]     deadmsg    hash, id -> letter
+-- KEYS[3]     deadcount  hash, reason -> letters
+-- KEYS[4]     done:a     hash, id -> tombstone
+-- KEYS[5]     done:b     hash, id -> tombstone
+-- ARGV[1]     now        ms, '' for Redis's own clock
+-- ARGV[2]     window     ms, how long a tombstone lives at least
+-- ARGV[3...]  id, source, offset, error, message: five for each item
+--
+-- Returns  one for each item: 0 rejected, 1 duplicate (nothing changed)
+-- Cost     O(log D) an item, D dead letters
+
+local now, window = now_ms(ARGV[1]), tonumber(ARGV[2])
+local out = {}
+for i = 3, #ARGV, 5 do
+  local id, source, offset = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local current, older = done_order(KEYS[4], KEYS[5])
+  local marks = string.sub(tombstone(current, older, id) or '', 3)
+  if seen(marks, source, offset) or call('HEXISTS', KEYS[2], id) == 1 then
+    out[#out + 1] = 1
+  else
+    marks = add_mark(marks, source, offset)
+    -- The letter is the first thing written, so that a full Redis refuses it as a whole.
+    call('HSET', KEYS[2], id,
+      string.format('1 rejected 0 0 %d\n', #ARGV[i + 3]) .. ARGV[i + 3] .. '1 ' .. marks .. '\n' .. ARGV[i + 4])
+    call('ZADD', KEYS[1], now, id)
+    call('HINCRBY', KEYS[3], 'rejected', 1)
+    call('HSET', done_now(KEYS[4], KEYS[5], now, window), id, 'x ' .. marks)
+    out[#out + 1] = 0
+  end
+end
+return out

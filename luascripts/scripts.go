@@ -1,0 +1,128 @@
+package luascripts
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed prelude.lua
+var prelude string
+
+var (
+	//go:embed schedule.lua
+	scheduleLua string
+	//go:embed cancel.lua
+	cancelLua string
+	//go:embed claim.lua
+	claimLua string
+	//go:embed ack.lua
+	ackLua string
+	//go:embed retry.lua
+	retryLua string
+	//go:embed release.lua
+	releaseLua string
+	//go:embed bury.lua
+	buryLua string
+	//go:embed reject.lua
+	rejectLua string
+	//go:embed replay.lua
+	replayLua string
+	//go:embed purge.lua
+	purgeLua string
+	//go:embed sweep.lua
+	sweepLua string
+)
+
+// script is one transition's text with its name for errors.
+type script struct {
+	name string
+	*redis.Script
+}
+
+// scripts are all transitions. A Queue has its own, so that the tests can put
+// Redis's "#!lua" line before them, with which it checks keys and slots.
+type scripts struct {
+	schedule, cancel, claim, ack, retry, release, bury, reject, replay, purge, sweep script
+}
+
+func newScripts(shebang string) scripts {
+	make := func(name, body string) script {
+		return script{name, redis.NewScript(shebang + prelude + body)}
+	}
+	return scripts{
+		schedule: make("schedule", scheduleLua), cancel: make("cancel", cancelLua),
+		claim: make("claim", claimLua), ack: make("ack", ackLua), retry: make("retry", retryLua),
+		release: make("release", releaseLua), bury: make("bury", buryLua), reject: make("reject", rejectLua),
+		replay: make("replay", replayLua), purge: make("purge", purgeLua), sweep: make("sweep", sweepLua),
+	}
+}
+
+// run is one script run: its keys are all of one shard.
+type run struct {
+	script script
+	keys   []string
+	args   []any
+
+	reply any
+	err   error
+}
+
+// do sends all runs in one round trip and fills in their replies. Only what the
+// server did not know yet is sent again, in full: a NOSCRIPT run has done nothing.
+func do(ctx context.Context, client redis.UniversalClient, runs []*run) {
+	send := func(runs []*run, eval func(redis.Pipeliner, *run) *redis.Cmd) {
+		cmds := make([]*redis.Cmd, len(runs))
+		// The error is the first command's; each is looked at by itself.
+		_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, r := range runs {
+				cmds[i] = eval(p, r)
+			}
+			return nil
+		})
+		for i, r := range runs {
+			r.reply, r.err = cmds[i].Result()
+			if r.err == nil && r.reply == nil && err != nil {
+				r.err = err
+			}
+			if r.err != nil {
+				r.err = fmt.Errorf("%s: %w", r.script.name, r.err)
+			}
+		}
+	}
+	send(runs, func(p redis.Pipeliner, r *run) *redis.Cmd {
+		return p.EvalSha(ctx, r.script.Hash(), r.keys, r.args...)
+	})
+	var unknown []*run
+	for _, r := range runs {
+		if r.err != nil && redis.HasErrorPrefix(errors.Unwrap(r.err), "NOSCRIPT") {
+			unknown = append(unknown, r)
+		}
+	}
+	if len(unknown) > 0 {
+		send(unknown, func(p redis.Pipeliner, r *run) *redis.Cmd {
+			return r.script.Eval(ctx, p, r.keys, r.args...)
+		})
+	}
+}
+
+// ints reads a reply that is a list of want integers.
+func (r *run) ints(want int) ([]int64, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	list, ok := r.reply.([]any)
+	if !ok || len(list) != want {
+		return nil, fmt.Errorf("%s: unexpected reply %.80v, want %d integers", r.script.name, r.reply, want)
+	}
+	out := make([]int64, want)
+	for i, v := range list {
+		if out[i], ok = v.(int64); !ok {
+			return nil, fmt.Errorf("%s: unexpected reply item %.80v", r.script.name, v)
+		}
+	}
+	return out, nil
+}

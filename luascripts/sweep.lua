@@ -1,0 +1,29 @@
+-- sweep.lua: done -> (none), dead -> (none), by age
+--
+-- KEYS[1]  dead       zset, id -> time of death in ms
+-- KEYS[2]  deadmsg    hash, id -> letter
+-- KEYS[3]  deadcount  hash, reason -> letters
+-- KEYS[4]  done:a     hash, id -> tombstone
+-- KEYS[5]  done:b     hash, id -> tombstone
+-- ARGV[1]  now        ms, '' for Redis's own clock
+-- ARGV[2]  window     ms, how long a tombstone lives at least
+-- ARGV[3]  retention  ms, how long a dead letter is kept, 0 for ever
+-- ARGV[4]  limit      dead letters at the most
+--
+-- Returns  the number of dead letters dropped; the limit says that there may be more
+-- Cost     O(limit * log D), D dead letters
+
+local now, window, retention = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+
+-- An idle shard lets its tombstones go too, the last of them after two windows.
+local current, other, since = done_order(KEYS[4], KEYS[5])
+if since > 0 and since + 2 * window <= now then
+  call('UNLINK', KEYS[4], KEYS[5])
+elseif since > 0 and since + window <= now then
+  call('UNLINK', other)
+end
+
+if retention == 0 then return 0 end
+local old = call('ZRANGEBYSCORE', KEYS[1], '-inf', now - retention, 'LIMIT', 0, tonumber(ARGV[4]))
+for _, id in ipairs(old) do drop_letter(KEYS[1], KEYS[2], KEYS[3], id) end
+return #old

@@ -1,0 +1,99 @@
+package luascripts
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"delaybridge"
+)
+
+// Watch calls wake whenever the earliest due message of a lane and shard has
+// moved forward, and with an empty lane and shard -1 whenever that may have
+// been missed (at the start, and after a lost connection). It returns when ctx
+// ends, or with the error that ended the subscription.
+func (q *Queue) Watch(ctx context.Context, wake func(lane string, shard int)) error {
+	sub := q.client.Subscribe(ctx, wakeChannel(q.cfg.Namespace))
+	defer func() { _ = sub.Close() }()
+	// A blocked read does not see ctx end, but it does see its connection closed.
+	defer context.AfterFunc(ctx, func() { _ = sub.Close() })()
+	for {
+		// The time limit makes a dead connection show: the ping below fails then.
+		msg, err := sub.ReceiveTimeout(ctx, 15*time.Second)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		switch msg := msg.(type) {
+		case *redis.Message:
+			if lane, shard, ok := parseWake(msg.Payload); ok && shard < q.cfg.Shards {
+				wake(lane, shard)
+			}
+		case *redis.Subscription:
+			wake("", -1)
+		}
+		if err != nil {
+			if pingErr := sub.Ping(ctx); pingErr != nil {
+				return fmt.Errorf("watch %s: %w", wakeChannel(q.cfg.Namespace), err)
+			}
+		}
+	}
+}
+
+func parseWake(payload string) (lane string, shard int, ok bool) {
+	l, s, _ := strings.Cut(payload, " ")
+	n, err := strconv.Atoi(l)
+	if err != nil || n < 1 || n > len(delaybridge.Lanes) {
+		return "", 0, false
+	}
+	shard, err = strconv.Atoi(s)
+	return delaybridge.Lanes[n-1], shard, err == nil && shard >= 0
+}
+
+// Peek says for each shard how long until something of the lane may be claimed,
+// by the rules of Grant.Wait. It only reads, and costs two cheap commands a
+// shard: it is what an idle scheduler asks.
+func (q *Queue) Peek(ctx context.Context, lane string) ([]time.Duration, error) {
+	l := laneIndex(lane)
+	if l < 0 {
+		return nil, fmt.Errorf("queue: no lane %q", lane)
+	}
+	var clock *redis.TimeCmd
+	heads := make([]*redis.ZSliceCmd, 0, 2*q.cfg.Shards)
+	_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		clock = p.Time(ctx)
+		for i := range q.keys {
+			heads = append(heads,
+				p.ZRangeWithScores(ctx, q.keys[i].due[l], 0, 0),
+				p.ZRangeWithScores(ctx, q.keys[i].inflight[l], 0, 0))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("peek: %w", err)
+	}
+	now := clock.Val()
+	if q.cfg.clock != nil {
+		now = q.cfg.clock()
+	}
+	limit := now
+	if ceiling := time.UnixMilli(q.ceiling()); ceiling.Before(limit) {
+		limit = ceiling
+	}
+	waits := make([]time.Duration, q.cfg.Shards)
+	for i := range waits {
+		waits[i] = -1
+		if due := heads[2*i].Val(); len(due) > 0 {
+			waits[i] = max(0, time.UnixMilli(int64(due[0].Score)).Sub(limit))
+		}
+		if ends := heads[2*i+1].Val(); len(ends) > 0 {
+			if w := max(0, time.UnixMilli(int64(ends[0].Score)).Sub(now)); waits[i] < 0 || w < waits[i] {
+				waits[i] = w
+			}
+		}
+	}
+	return waits, nil
+}
