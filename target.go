@@ -1,6 +1,20 @@
 package delaybridge
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Limits of a target's name.
+const (
+	// MaxTopicBytes is the longest name that Kafka gives a topic.
+	MaxTopicBytes = 249
+	// MaxSubjectBytes is the longest subject that is taken: a NATS server's
+	// default limit for a whole protocol line is 4 KiB, reply subject included.
+	MaxSubjectBytes = 1024
+)
 
 // Target is a place that a sink can publish to.
 type Target struct {
@@ -12,19 +26,117 @@ type Target struct {
 func (t Target) String() string { return t.Sink + "://" + t.Name }
 
 // ParseTarget reads "<sink>://<name>" and checks the name by the rules of its
-// broker. Errors are *FieldError with Field empty, for the caller to fill in.
+// broker. Blanks around it are trimmed. Errors are *FieldError with Field
+// empty, for the caller to fill in; their codes are "invalid_target",
+// "unknown_sink" and, for names that are refused always, "forbidden_target".
 func ParseTarget(s string) (Target, error) {
-	panic("being written")
+	sink, name, err := SplitTarget(s)
+	if err != nil {
+		return Target{}, err
+	}
+	code, reason := "invalid_target", ""
+	if sink == SinkKafka {
+		reason = checkTopic(name)
+		if reason == "" && strings.HasPrefix(name, "__") {
+			code, reason = "forbidden_target", "topics that begin with __ are Kafka's own"
+		}
+	} else {
+		reason = checkSubject(name)
+		if prefix := systemPrefix(name); reason == "" && prefix != "" {
+			code, reason = "forbidden_target", "subjects that begin with "+prefix+" are the NATS server's own"
+		}
+	}
+	if reason != "" {
+		return Target{}, &FieldError{Code: code, Value: s, Reason: reason}
+	}
+	return Target{Sink: sink, Name: name}, nil
 }
 
-// ParseDuration reads a delay such as "90s", "1h30m", "7d", "1.5s" or "250ms".
-// Errors are *FieldError with Field empty, for the caller to fill in.
-func ParseDuration(s string) (time.Duration, error) {
-	panic("being written")
+// SplitTarget reads the sink of "<sink>://<name>", which must be a known one,
+// and leaves the name unchecked, for patterns. Errors are as of ParseTarget.
+func SplitTarget(s string) (sink, name string, err error) {
+	const form = "want kafka://<topic>, nats://<subject> or nats-core://<subject>"
+	trimmed := TrimBlanks(s)
+	if trimmed == "" {
+		return "", "", &FieldError{Code: "invalid_target", Value: s, Reason: "is empty: " + form}
+	}
+	sink, name, ok := strings.Cut(trimmed, "://")
+	if !ok {
+		return "", "", &FieldError{Code: "invalid_target", Value: s, Reason: "has no sink: " + form}
+	}
+	for _, known := range Lanes {
+		if sink == known {
+			return sink, name, nil
+		}
+	}
+	for _, known := range Lanes {
+		if strings.EqualFold(strings.TrimSpace(sink), known) {
+			return "", "", &FieldError{Code: "unknown_sink", Value: s, Reason: "there is no such sink; " + known + " is written in lower case, without blanks"}
+		}
+	}
+	return "", "", &FieldError{Code: "unknown_sink", Value: s, Reason: "there is no such sink; there are " + strings.Join(Lanes[:], ", ")}
 }
 
-// ParseTime reads an RFC 3339 time with a zone, or Unix milliseconds in decimal digits.
-// Errors are *FieldError with Field empty, for the caller to fill in.
-func ParseTime(s string) (time.Time, error) {
-	panic("being written")
+// checkTopic says what is wrong with a Kafka topic's name, "" if nothing is.
+func checkTopic(name string) string {
+	switch {
+	case name == "":
+		return "the topic is empty"
+	case name == "." || name == "..":
+		return "a topic cannot be named . or .."
+	case len(name) > MaxTopicBytes:
+		return fmt.Sprintf("the topic has %d characters, at most %d are allowed", len(name), MaxTopicBytes)
+	}
+	for _, r := range name {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-' {
+			return fmt.Sprintf("%q cannot be in a topic, only A-Z a-z 0-9 . _ -", r)
+		}
+	}
+	return ""
 }
+
+// checkSubject says what is wrong with a NATS subject, "" if nothing is.
+func checkSubject(name string) string {
+	for r := range strings.SplitSeq(name, ".") {
+		if strings.ContainsAny(r, "*>") {
+			return "a target is one subject: it cannot hold the wildcards * and >"
+		}
+	}
+	return CheckSubjectTokens(name)
+}
+
+// CheckSubjectTokens says what is wrong with a NATS subject or subject pattern
+// apart from its wildcards, "" if nothing is: tokens must not be empty and must
+// not hold blanks, control characters or broken UTF-8.
+func CheckSubjectTokens(name string) string {
+	switch {
+	case name == "":
+		return "the subject is empty"
+	case len(name) > MaxSubjectBytes:
+		return fmt.Sprintf("the subject has %d bytes, at most %d are allowed", len(name), MaxSubjectBytes)
+	case !utf8.ValidString(name):
+		return "the subject is not valid UTF-8"
+	case strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".") || strings.Contains(name, ".."):
+		return "a subject's tokens, which the dots divide, cannot be empty"
+	}
+	for _, r := range name {
+		if unicode.IsSpace(r) || unicode.IsControl(r) {
+			return fmt.Sprintf("%q cannot be in a subject: no blanks, no control characters", r)
+		}
+	}
+	return ""
+}
+
+// systemPrefix returns the prefix that makes a subject the server's own.
+func systemPrefix(subject string) string {
+	for _, prefix := range [...]string{"$", "_INBOX", "_R_"} {
+		if strings.HasPrefix(subject, prefix) {
+			return prefix
+		}
+	}
+	return ""
+}
+
+// TrimBlanks cuts blanks and tabs off both ends. Other white space, such as a
+// line break, is no blank: it never belongs to a value.
+func TrimBlanks(s string) string { return strings.Trim(s, " \t") }
