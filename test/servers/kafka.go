@@ -108,7 +108,12 @@ func (k *Kafka) Start(t testing.TB) {
 	if !Eventually(func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		return c.Ping(ctx) == nil
+		// The first to ask for a group's coordinator waits for an internal
+		// topic to be made; clients that are told "not yet" wait seconds.
+		req := kmsg.NewPtrFindCoordinatorRequest()
+		req.CoordinatorKey, req.CoordinatorKeys = "warm-up", []string{"warm-up"}
+		resp, err := req.RequestWith(ctx, c)
+		return err == nil && resp.ErrorCode == 0 && (len(resp.Coordinators) == 0 || resp.Coordinators[0].ErrorCode == 0)
 	}) {
 		t.Fatal("the Kafka broker did not answer in time")
 	}

@@ -84,7 +84,9 @@ func (k *javaKafka) format() error {
 		"group.initial.rebalance.delay.ms=0",
 		"group.min.session.timeout.ms=100",
 		"log.initial.task.delay.ms=500",
-		"controlled.shutdown.enable=false",
+		// A broker that was killed may register anew only when its old session is over.
+		"broker.session.timeout.ms=1500",
+		"broker.heartbeat.interval.ms=300",
 		// Small: several test packages run at once.
 		"num.network.threads=1",
 		"num.io.threads=2",
