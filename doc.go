@@ -13,19 +13,19 @@
 // A message is in one state at a time, and every change of state is one Lua
 // script, atomic and safe to repeat:
 //
-//	                +--------- retry: later, attempts + 1 --------+
-//	                | +------- release: at once, uncounted -----+ |
-//	                v v                                         | |
-//	 schedule     +-----+   claim: takes a lease   +----------+ | |   ack    +------+
-//	------------> | due | -----------------------> | inflight |-+-+--------> | done |
-//	              +-----+ <----------------------- +----------+              +------+
-//	               ^ | |    the lease ran out           |                       ^
-//	               | | |                                | bury                  |
-//	               | | +---------- cancel --------------|-----------------------+
-//	               | |                                  v
-//	               | +-- (expired, corrupt) -------> +------+
-//	               +---------- replay -------------- | dead | <--- reject
-//	                                                 +------+
+//	              +---- retry: later, attempts + 1 -----+
+//	              | +-- release: at once, uncounted --+ |
+//	              v v                                 | |
+//	 schedule   +-----+  claim: takes a lease   +----------+    ack    +------+
+//	----------> | due | ----------------------> | inflight | --------> | done |
+//	            +-----+ <- - - - - - - - - - -  +----------+           +------+
+//	             ^ | |     the lease ran out         |                    ^
+//	             | | +------------ cancel -----------|--------------------+
+//	             | |                                 | bury
+//	             | | claim: cannot be read, or       v
+//	             | | has lost too many leases    +------+      reject
+//	             | +---------------------------> | dead | <------------
+//	             +----------- replay ----------- +------+
 //
 // due and inflight are sorted sets, one pair for each sink and shard: the first
 // is scored by the time at which a message may next be delivered, the second by
