@@ -1,0 +1,97 @@
+package sinks
+
+import "sync"
+
+// outcomes collects what became of the messages of one batch. Acks, errors, a
+// broken connection and the deadline all settle messages, in any order and from
+// any goroutine; the first word about a message counts.
+type outcomes struct {
+	done chan struct{} // closed when every message is settled
+
+	mu   sync.Mutex
+	errs []error
+	step []step
+	left int
+}
+
+// step is how far a message has come.
+type step uint8
+
+const (
+	unsent  step = iota // the broker has not been given a byte of it
+	sent                // it may have been given to the broker
+	settled             // its outcome is known
+)
+
+func newOutcomes(n int) *outcomes {
+	o := &outcomes{done: make(chan struct{}), errs: make([]error, n), step: make([]step, n), left: n}
+	if n == 0 {
+		close(o.done)
+	}
+	return o
+}
+
+// send marks message i as sent. It reports false if the message is settled
+// already and must not be sent any more.
+func (o *outcomes) send(i int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.step[i] != unsent {
+		return false
+	}
+	o.step[i] = sent
+	return true
+}
+
+// settle sets the outcome of message i, unless it has one.
+func (o *outcomes) settle(i int, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.settleLocked(i, err)
+}
+
+// settleSent settles the messages that are sent and not settled.
+func (o *outcomes) settleSent(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, s := range o.step {
+		if s == sent {
+			o.settleLocked(i, err)
+		}
+	}
+}
+
+// finish settles all that is left, what was sent and what was not apart, and
+// returns the outcomes. Nothing changes them, and nothing is sent, after it.
+func (o *outcomes) finish(sentErr, unsentErr error) []error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, s := range o.step {
+		switch s {
+		case sent:
+			o.settleLocked(i, sentErr)
+		case unsent:
+			o.settleLocked(i, unsentErr)
+		}
+	}
+	return o.errs
+}
+
+func (o *outcomes) settleLocked(i int, err error) {
+	if o.step[i] == settled {
+		return
+	}
+	o.step[i], o.errs[i] = settled, err
+	if o.left--; o.left == 0 {
+		close(o.done)
+	}
+}
+
+func (o *outcomes) isDone() bool {
+	select {
+	case <-o.done:
+		return true
+	default:
+		return false
+	}
+}
