@@ -1,0 +1,266 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+
+	"delaybridge"
+)
+
+// verdict is what is to become of a claim.
+type verdict uint8
+
+const (
+	confirmed verdict = iota // ack
+	tryAgain                 // retry
+	giveBack                 // release
+	postpone                 // release, for a little later
+	bury                     // a dead letter
+	expire                   // a dead letter, past its Bridge-Expires-After
+)
+
+// outcome is a claim on its way to being settled.
+type outcome struct {
+	claim   delaybridge.Claim
+	until   time.Time // when settling stops being worth while: the lease is over
+	verdict verdict
+	err     error
+	after   time.Duration // of tryAgain
+	reason  delaybridge.Reason
+
+	settleErr error // why it could not be settled yet
+}
+
+// deliver publishes one batch and passes on what became of each message.
+func (l *lane) deliver(ctx context.Context, batch []delaybridge.Claim, until time.Time) {
+	errs := l.sink.Publish(ctx, batch)
+	out := make([]outcome, len(batch))
+	for i := range batch {
+		err := errNoOutcome
+		if i < len(errs) {
+			err = errs[i]
+		}
+		out[i] = l.judge(batch[i], err, rand.Float64())
+		out[i].until = until
+	}
+	l.note(out)
+	l.outcomes <- out
+}
+
+var errNoOutcome = errors.New("the sink returned no outcome")
+
+// judge decides what is to become of a claim after a publish.
+func (l *lane) judge(c delaybridge.Claim, err error, random float64) outcome {
+	o := outcome{claim: c, err: err}
+	if err == nil {
+		return o
+	}
+	class := delaybridge.ClassOf(err)
+	switch {
+	case class == delaybridge.ClassUnavailable:
+		o.verdict = giveBack
+	case class == delaybridge.ClassPermanent:
+		o.verdict, o.reason = bury, delaybridge.ReasonPermanent
+	case c.Failed+1 >= l.cfg.MaxAttempts:
+		o.verdict, o.reason = bury, delaybridge.ReasonAttempts
+	default:
+		o.verdict = tryAgain
+		o.after = retryAfter(l.cfg.RetryBase, l.cfg.RetryMax, c.Failed+1, random)
+	}
+	return o
+}
+
+// note tells the circuit and the targets how the broker behaved.
+func (l *lane) note(out []outcome) {
+	now := time.Now()
+	reached, unreached := false, error(nil)
+	l.mu.Lock()
+	for i := range out {
+		class := delaybridge.ClassOf(out[i].err)
+		answered := out[i].err == nil || class != delaybridge.ClassUnknown
+		l.targets.done(out[i].claim.Target.Name, answered, now)
+		switch {
+		case class == delaybridge.ClassUnavailable:
+			unreached = out[i].err
+		case answered:
+			reached = true
+		}
+	}
+	l.targets.forget(now)
+	var opened, closed bool
+	switch {
+	case unreached != nil:
+		opened = l.circuit.open(now)
+	case reached:
+		closed = l.circuit.close()
+	}
+	l.mu.Unlock()
+	if opened {
+		l.log.Warn("broker is unavailable, holding its messages back", zap.Error(unreached))
+	}
+	if closed {
+		l.log.Info("broker is available again")
+	}
+}
+
+// settleAll settles outcomes until the channel is closed and nothing is left, or
+// ctx ends. What Redis does not take is tried again while its lease lasts.
+func (l *lane) settleAll(ctx context.Context) {
+	var pending []outcome
+	in := l.outcomes
+	for failures := 0; ; {
+		if failures > 0 {
+			sleep(ctx, probeAfter(failures))
+		} else if len(pending) == 0 {
+			select {
+			case more, ok := <-in:
+				if !ok {
+					return
+				}
+				pending = more
+			case <-ctx.Done():
+			}
+		}
+		pending, in = gather(pending, in)
+		if ctx.Err() != nil {
+			break
+		}
+		pending = l.settle(ctx, pending)
+		switch {
+		case len(pending) == 0 && in == nil:
+			return
+		case len(pending) == 0:
+			if failures > 0 {
+				l.log.Info("settling again")
+			}
+			failures = 0
+		default:
+			failures++
+			if failures == 1 {
+				l.log.Warn("cannot settle, trying on while the leases last",
+					zap.Int("messages", len(pending)), zap.Error(pending[0].settleErr))
+			}
+		}
+	}
+	// Publishers must be able to hand in what they have.
+	if in != nil {
+		for range in {
+		}
+	}
+}
+
+// gather adds what is ready to be settled, up to a batch; the channel it returns
+// is nil once the other side has closed it.
+func gather(pending []outcome, in chan []outcome) ([]outcome, chan []outcome) {
+	const most = 1000
+	for in != nil && len(pending) < most {
+		select {
+		case more, ok := <-in:
+			if !ok {
+				return pending, nil
+			}
+			pending = append(pending, more...)
+		default:
+			return pending, in
+		}
+	}
+	return pending, in
+}
+
+// settle settles what it can, and returns what is to be tried again.
+func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
+	var acks, releases []delaybridge.Claim
+	var retries []delaybridge.Retry
+	var burials []delaybridge.Burial
+	var byAck, byRelease, byRetry, byBury []int
+	for i := range all {
+		o := &all[i]
+		switch o.verdict {
+		case confirmed:
+			acks, byAck = append(acks, o.claim), append(byAck, i)
+		case giveBack:
+			releases, byRelease = append(releases, o.claim), append(byRelease, i)
+		case postpone:
+			c := o.claim
+			// Whole seconds, so that they are claimed together again.
+			c.Due = time.Now().Add(time.Second + rand.N(postponeFor)).Truncate(time.Second)
+			releases, byRelease = append(releases, c), append(byRelease, i)
+		case tryAgain:
+			retries = append(retries, delaybridge.Retry{
+				Claim: o.claim, After: o.after, Error: o.err.Error(),
+				OutliveLease: delaybridge.ClassOf(o.err) == delaybridge.ClassUnknown,
+			})
+			byRetry = append(byRetry, i)
+		case bury, expire:
+			burials, byBury = append(burials, burialOf(o)), append(byBury, i)
+		}
+	}
+	lost := 0
+	sift := func(indexes []int, errs []error) {
+		for n, i := range indexes {
+			switch err := errs[n]; {
+			case err == nil:
+				l.report(&all[i])
+			case errors.Is(err, delaybridge.ErrLeaseLost), time.Now().After(all[i].until):
+				lost++
+			default:
+				all[i].settleErr = err
+				again = append(again, all[i])
+			}
+		}
+	}
+	if len(acks) > 0 {
+		sift(byAck, l.queue.Ack(ctx, acks))
+	}
+	if len(retries) > 0 {
+		sift(byRetry, l.queue.Retry(ctx, retries))
+	}
+	if len(releases) > 0 {
+		sift(byRelease, l.queue.Release(ctx, releases))
+	}
+	if len(burials) > 0 {
+		sift(byBury, l.queue.Bury(ctx, burials))
+	}
+	if lost > 0 {
+		l.log.Warn("leases were lost before they could be settled: the messages are or were delivered by another",
+			zap.Int("count", lost))
+	}
+	l.giveUp(len(all) - len(again))
+	return again
+}
+
+// giveUp makes room for n more.
+func (l *lane) giveUp(n int) {
+	if n == 0 {
+		return
+	}
+	l.mu.Lock()
+	l.held -= n
+	l.mu.Unlock()
+	l.poke()
+}
+
+// report logs a dead letter.
+func (l *lane) report(o *outcome) {
+	if o.verdict != bury && o.verdict != expire {
+		return
+	}
+	b := burialOf(o)
+	l.log.Warn("dead letter", zap.String("id", b.Claim.ID), zap.Stringer("target", b.Claim.Target),
+		zap.String("reason", string(b.Reason)), zap.Int("attempts", b.Failed), zap.String("error", b.Error))
+}
+
+func burialOf(o *outcome) delaybridge.Burial {
+	if o.verdict == expire {
+		return delaybridge.Burial{
+			Claim: o.claim, Reason: delaybridge.ReasonExpired, Failed: o.claim.Failed,
+			Error: fmt.Sprintf("not delivered within %v of %s", o.claim.ExpiresAfter, o.claim.Due.UTC().Format("2006-01-02T15:04:05.000Z07:00")),
+		}
+	}
+	return delaybridge.Burial{Claim: o.claim, Reason: o.reason, Failed: o.claim.Failed + 1, Error: o.err.Error()}
+}

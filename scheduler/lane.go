@@ -1,0 +1,301 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"delaybridge"
+)
+
+// lane is the loop of one sink. Its run goroutine alone claims; one goroutine
+// for each batch publishes; one settler settles for all of them.
+type lane struct {
+	name  string
+	cfg   *Config
+	queue Queue
+	sink  delaybridge.Sink
+	log   *zap.Logger
+
+	outcomes chan []outcome // from publishers to the settler
+	signal   chan struct{}  // to run: something below has changed
+
+	mu      sync.Mutex
+	woken   []bool // shards with something earlier
+	held    int    // claims in hand, settled ones excluded
+	circuit circuit
+	targets targets
+
+	// Of the run goroutine alone.
+	next     []time.Time // when to claim from each shard; zero: not until a peek or wake-up says
+	nextPeek time.Time
+	failures int // of the queue, in a row
+}
+
+func newLane(name string, cfg *Config, queue Queue, sink delaybridge.Sink) *lane {
+	n := queue.Shards()
+	return &lane{
+		name: name, cfg: cfg, queue: queue, sink: sink, log: cfg.Log.With(zap.String("sink", name)),
+		outcomes: make(chan []outcome, 64), signal: make(chan struct{}, 1),
+		woken: make([]bool, n), next: make([]time.Time, n), targets: targets{},
+	}
+}
+
+// wake makes run claim from a shard now.
+func (l *lane) wake(shard int) {
+	l.mu.Lock()
+	if shard < len(l.woken) {
+		l.woken[shard] = true
+	}
+	l.mu.Unlock()
+	l.poke()
+}
+
+// wakeAll makes run look at every shard.
+func (l *lane) wakeAll() {
+	l.mu.Lock()
+	for i := range l.woken {
+		l.woken[i] = true
+	}
+	l.mu.Unlock()
+	l.poke()
+}
+
+func (l *lane) poke() {
+	select {
+	case l.signal <- struct{}{}:
+	default: // one is on its way already
+	}
+}
+
+// run claims and publishes until ctx ends, then waits for what is in hand.
+func (l *lane) run(ctx context.Context) error {
+	// What is in hand outlives ctx, up to the shutdown timeout.
+	work, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	defer abandon()
+	var publishers sync.WaitGroup
+	settled := make(chan struct{})
+	go func() {
+		defer close(settled)
+		l.settleAll(work)
+	}()
+
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		l.peekIfTime(work)
+		claims := l.claim(work)
+		l.publish(ctx, work, claims, &publishers)
+		if len(claims) > 0 {
+			continue
+		}
+		timer.Reset(l.idleFor())
+		select {
+		case <-ctx.Done():
+		case <-l.signal:
+		case <-timer.C:
+		}
+	}
+
+	finished := make(chan struct{})
+	go func() {
+		publishers.Wait()
+		close(l.outcomes)
+		<-settled
+		close(finished)
+	}()
+	deadline := time.NewTimer(l.cfg.ShutdownTimeout)
+	defer deadline.Stop()
+	select {
+	case <-finished:
+		return nil
+	case <-deadline.C:
+	}
+	l.mu.Lock()
+	left := l.held
+	l.mu.Unlock()
+	abandon()
+	<-finished
+	return fmt.Errorf("scheduler: lane %s: %d messages were not settled within %v; they come back when their leases run out",
+		l.name, left, l.cfg.ShutdownTimeout)
+}
+
+// peekIfTime looks at all shards once every PollMax: what a lost wake-up or
+// another process's crash has left is found by it.
+func (l *lane) peekIfTime(ctx context.Context) {
+	now := time.Now()
+	if now.Before(l.nextPeek) {
+		return
+	}
+	waits, err := l.queue.Peek(ctx, l.name)
+	if l.failed(err) {
+		l.nextPeek = now.Add(min(probeAfter(l.failures), l.cfg.PollMax))
+		return
+	}
+	// Not all processes at the same moment.
+	l.nextPeek = now.Add(l.cfg.PollMax - time.Duration(rand.Int64N(int64(l.cfg.PollMax)/5+1)))
+	for shard, wait := range waits {
+		if wait >= 0 {
+			l.claimAt(shard, time.Now().Add(wait))
+		}
+	}
+}
+
+func (l *lane) claimAt(shard int, at time.Time) {
+	if l.next[shard].IsZero() || at.Before(l.next[shard]) {
+		l.next[shard] = at
+	}
+}
+
+// claim asks the shards whose time has come for as much as there is room for.
+func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
+	now := time.Now()
+	l.mu.Lock()
+	for shard, woken := range l.woken {
+		if woken {
+			l.woken[shard] = false
+			l.claimAt(shard, now)
+		}
+	}
+	room := l.circuit.room(now, l.free(now), l.held)
+	l.mu.Unlock()
+
+	var ready []int
+	for shard, at := range l.next {
+		if !at.IsZero() && !at.After(now) {
+			ready = append(ready, shard)
+		}
+	}
+	// Another shard first each time, and in each process.
+	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
+	each, n := share(room, len(ready), l.cfg.Batch)
+	if n == 0 {
+		return nil
+	}
+	asks := make([]delaybridge.Ask, n)
+	for i, shard := range ready[:n] {
+		asks[i] = delaybridge.Ask{Shard: shard, Limit: each}
+	}
+
+	var claims []delaybridge.Claim
+	var expired []outcome
+	for _, g := range l.queue.Claim(ctx, l.name, asks) {
+		if l.failed(g.Err) {
+			l.next[g.Shard] = now.Add(probeAfter(l.failures))
+			continue
+		}
+		l.next[g.Shard] = time.Time{}
+		if g.Wait >= 0 {
+			l.next[g.Shard] = time.Now().Add(g.Wait)
+		}
+		if g.LeasesExpired > 0 {
+			l.log.Warn("leases ran out: a process crashed or stalled, their messages are delivered again",
+				zap.Int("shard", g.Shard), zap.Int("count", g.LeasesExpired))
+		}
+		if g.Buried > 0 {
+			l.log.Error("dead letters: corrupt or abandoned messages", zap.Int("shard", g.Shard), zap.Int("count", g.Buried))
+		}
+		for i := range g.Claims {
+			if c := g.Claims[i]; c.Expired(g.Now) {
+				expired = append(expired, outcome{claim: c, until: now.Add(l.cfg.Lease), verdict: expire})
+			} else {
+				claims = append(claims, c)
+			}
+		}
+	}
+	l.mu.Lock()
+	l.held += len(claims) + len(expired)
+	l.mu.Unlock()
+	if len(expired) > 0 {
+		l.outcomes <- expired
+	}
+	return claims
+}
+
+// free is how many more messages the lane may hold. What targets that do not
+// answer hold is let off once, so that the others have room.
+func (l *lane) free(now time.Time) int {
+	return l.cfg.MaxInflight - l.held + min(l.targets.stuck(now), l.cfg.MaxInflight)
+}
+
+// failed counts the queue's failures in a row and logs where they begin and end.
+func (l *lane) failed(err error) bool {
+	if err == nil {
+		if l.failures > 0 {
+			l.log.Info("queue answers again", zap.Int("failures", l.failures))
+		}
+		l.failures = 0
+		return false
+	}
+	l.failures++
+	if l.failures == 1 {
+		l.log.Warn("queue does not answer, trying on", zap.Error(err))
+	}
+	return true
+}
+
+// idleFor is how long there is nothing to do unless a signal comes.
+func (l *lane) idleFor() time.Duration {
+	now := time.Now()
+	l.mu.Lock()
+	full := l.free(now) <= 0
+	notBefore := l.circuit.notBefore(l.held)
+	l.mu.Unlock()
+	wait := l.nextPeek.Sub(now)
+	if full {
+		return max(wait, 0) // room comes with a signal, or with time where a target is stuck
+	}
+	for _, at := range l.next {
+		if at.IsZero() {
+			continue
+		}
+		if at.Before(notBefore) {
+			at = notBefore
+		}
+		wait = min(wait, at.Sub(now))
+	}
+	return max(wait, 0)
+}
+
+// publish hands claims to publishers, a batch for each target, so that a target
+// that does not answer holds up no other.
+func (l *lane) publish(ctx, work context.Context, claims []delaybridge.Claim, publishers *sync.WaitGroup) {
+	if len(claims) == 0 {
+		return
+	}
+	until := time.Now().Add(l.cfg.Lease)
+	var put []outcome
+	if ctx.Err() != nil {
+		for i := range claims {
+			put = append(put, outcome{claim: claims[i], until: until, verdict: giveBack})
+		}
+		l.outcomes <- put
+		return
+	}
+	batches := map[string][]delaybridge.Claim{}
+	now := time.Now()
+	l.mu.Lock()
+	for i := range claims {
+		name := claims[i].Target.Name
+		if !l.targets.admit(name, now) {
+			put = append(put, outcome{claim: claims[i], until: until, verdict: postpone})
+			continue
+		}
+		batches[name] = append(batches[name], claims[i])
+	}
+	l.mu.Unlock()
+	if len(put) > 0 {
+		l.outcomes <- put
+	}
+	for _, all := range batches {
+		for len(all) > 0 {
+			batch := all[:min(len(all), l.cfg.Batch)]
+			all = all[len(batch):]
+			publishers.Go(func() { l.deliver(work, batch, until) })
+		}
+	}
+}
