@@ -2,7 +2,7 @@
 --
 -- KEYS[1]     inflight  zset, id -> lease end in ms
 -- KEYS[2]     msg       hash, id -> record
--- KEYS[3]     tries     hash, id -> "<failed> <lost>"
+-- KEYS[3]     tries     hash, id -> tries
 -- KEYS[4]     done:a    hash, id -> tombstone
 -- KEYS[5]     done:b    hash, id -> tombstone
 -- ARGV[1]     now       ms, '' for Redis's own clock

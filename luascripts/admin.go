@@ -45,7 +45,8 @@ func (q *Queue) Get(ctx context.Context, id string) (Status, error) {
 	var due, inflight [len(delaybridge.Lanes)]*redis.FloatCmd
 	var record, tries, doneA, doneB, sinceA, sinceB, letter *redis.StringCmd
 	var died *redis.FloatCmd
-	_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	// In one transaction, so that a message on its way is seen in one state.
+	err := reading(q.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		record, tries = p.HGet(ctx, k.msg, id), p.HGet(ctx, k.tries, id)
 		doneA, doneB = p.HGet(ctx, k.doneA, id), p.HGet(ctx, k.doneB, id)
 		sinceA, sinceB = p.HGet(ctx, k.doneA, ""), p.HGet(ctx, k.doneB, "")
@@ -54,8 +55,8 @@ func (q *Queue) Get(ctx context.Context, id string) (Status, error) {
 			due[l], inflight[l] = p.ZScore(ctx, k.due[l], id), p.ZScore(ctx, k.inflight[l], id)
 		}
 		return nil
-	})
-	if err != nil && !errors.Is(err, redis.Nil) {
+	}))
+	if err != nil {
 		return Status{}, fmt.Errorf("get %q: %w", id, err)
 	}
 	if id == "" {
@@ -101,13 +102,29 @@ func (q *Queue) Get(ctx context.Context, id string) (Status, error) {
 	return s, nil
 }
 
+// reading returns the first error of a pipeline of reads. That something is not
+// there is none: each command says so by itself.
+func reading(cmds []redis.Cmder, err error) error {
+	for _, c := range cmds {
+		if err := c.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
+	}
+	if len(cmds) == 0 || !errors.Is(err, redis.Nil) {
+		return err
+	}
+	return nil
+}
+
 func atoi(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n
 }
 
+// parseTries reads "<failed> <lost> <lease end>", "" as none.
 func parseTries(s string) (failed, lost int) {
-	f, l, _ := strings.Cut(s, " ")
+	f, rest, _ := strings.Cut(s, " ")
+	l, _, _ := strings.Cut(rest, " ")
 	return int(atoi(f)), int(atoi(l))
 }
 
@@ -149,14 +166,14 @@ func (q *Queue) List(ctx context.Context, lane string, limit int, after string) 
 	records := make([]*redis.StringCmd, len(entries))
 	tries := make([]*redis.StringCmd, len(entries))
 	if len(entries) > 0 {
-		_, err = q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		err := reading(q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i, e := range entries {
 				k := &q.keys[at[e.set].shard]
 				records[i], tries[i] = p.HGet(ctx, k.msg, e.id), p.HGet(ctx, k.tries, e.id)
 			}
 			return nil
-		})
-		if err != nil && !errors.Is(err, redis.Nil) {
+		}))
+		if err != nil {
 			return nil, "", fmt.Errorf("list: %w", err)
 		}
 	}
@@ -182,7 +199,8 @@ func (e entry) compare(o entry) int {
 	return cmp.Or(cmp.Compare(e.score, o.score), strings.Compare(e.id, o.id))
 }
 
-// page merges sorted sets by score and then member, limit at a time.
+// page merges sorted sets by score and then id, limit at a time, beginning
+// behind a cursor "<score> <id>".
 func (q *Queue) page(ctx context.Context, sets []string, limit int, after string) ([]entry, string, error) {
 	limit = min(max(limit, 1), 1000)
 	var from entry
@@ -194,40 +212,27 @@ func (q *Queue) page(ctx context.Context, sets []string, limit int, after string
 		}
 		from.id = id
 	}
+	runs := make([]*run, len(sets))
+	for i, set := range sets {
+		runs[i] = &run{script: q.scripts.page, keys: []string{set}, args: []any{from.score, from.id, limit + 1}}
+	}
+	do(ctx, q.client, runs)
 	var all []entry
-	skip := make([]int64, len(sets))
-	for open := indexes(len(sets)); len(open) > 0; {
-		cmds := make([]*redis.ZSliceCmd, len(open))
-		_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for i, s := range open {
-				cmds[i] = p.ZRangeByScoreWithScores(ctx, sets[s], &redis.ZRangeBy{
-					Min: strconv.FormatInt(from.score, 10), Max: "+inf", Offset: skip[s], Count: int64(limit + 1),
-				})
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, "", err
+	for i, r := range runs {
+		list, ok := r.reply.([]any)
+		if r.err == nil && !ok {
+			r.err = fmt.Errorf("%s: unexpected reply %.80v", r.script.name, r.reply)
 		}
-		var again []int
-		for i, s := range open {
-			got, behind := cmds[i].Val(), 0
-			for _, z := range got {
-				id, _ := z.Member.(string)
-				e := entry{set: sets[s], id: id, score: int64(z.Score)}
-				if after != "" && e.compare(from) <= 0 {
-					continue
-				}
-				behind++
-				all = append(all, e)
-			}
-			// A whole page at the cursor's own score: what is behind it comes after.
-			if behind == 0 && len(got) > limit {
-				skip[s] += int64(len(got))
-				again = append(again, s)
-			}
+		if r.err != nil {
+			return nil, "", r.err
 		}
-		open = again
+		for n := 0; n+1 < len(list); n += 2 {
+			id, _ := list[n].(string)
+			text, _ := list[n+1].(string)
+			// Some servers write round numbers as 1.79e+12.
+			score, _ := strconv.ParseFloat(text, 64)
+			all = append(all, entry{set: sets[i], id: id, score: int64(score)})
+		}
 	}
 	slices.SortFunc(all, entry.compare)
 	if len(all) <= limit {
@@ -235,14 +240,6 @@ func (q *Queue) page(ctx context.Context, sets []string, limit int, after string
 	}
 	last := all[limit-1]
 	return all[:limit], base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(last.score, 10) + " " + last.id)), nil
-}
-
-func indexes(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
 }
 
 // LaneStats counts one lane.
@@ -335,36 +332,25 @@ func (q *Queue) redisNow(ctx context.Context) (time.Time, error) {
 	return q.client.Time(ctx).Result()
 }
 
-// Pressure tells ingest whether there is room.
-type Pressure struct {
-	// Pending counts what waits in all lanes.
-	Pending int64
-	// MemoryRatio is used memory over maxmemory, 0 where there is no maxmemory;
-	// in a cluster it is the fullest master's.
-	MemoryRatio float64
-}
-
 // Pressure measures how full the queue and Redis are.
-func (q *Queue) Pressure(ctx context.Context) (Pressure, error) {
+func (q *Queue) Pressure(ctx context.Context) (delaybridge.Pressure, error) {
 	var cards []*redis.IntCmd
 	_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range q.keys {
-			for l := range delaybridge.Lanes {
-				cards = append(cards, p.ZCard(ctx, q.keys[i].due[l]))
-			}
+			cards = append(cards, p.HLen(ctx, q.keys[i].msg))
 		}
 		return nil
 	})
 	if err != nil {
-		return Pressure{}, fmt.Errorf("pressure: %w", err)
+		return delaybridge.Pressure{}, fmt.Errorf("pressure: %w", err)
 	}
-	var out Pressure
+	var out delaybridge.Pressure
 	for _, c := range cards {
 		out.Pending += c.Val()
 	}
 	for _, info := range q.infos(ctx, "memory") {
 		if info.err != nil {
-			return Pressure{}, fmt.Errorf("pressure: %w", info.err)
+			return delaybridge.Pressure{}, fmt.Errorf("pressure: %w", info.err)
 		}
 		if limit := atoi(info.fields["maxmemory"]); limit > 0 {
 			out.MemoryRatio = max(out.MemoryRatio, float64(atoi(info.fields["used_memory"]))/float64(limit))
@@ -376,12 +362,15 @@ func (q *Queue) Pressure(ctx context.Context) (Pressure, error) {
 // Sweep lets go of what has outlived its time in one shard: tombstones of idle
 // shards, and dead letters older than the retention, whose number it returns.
 func (q *Queue) Sweep(ctx context.Context, shard int) (dropped int, err error) {
+	if shard < 0 || shard >= len(q.keys) {
+		return 0, fmt.Errorf("queue: no shard %d", shard)
+	}
 	k := &q.keys[shard]
 	for {
 		r := &run{
 			script: q.scripts.sweep,
 			keys:   []string{k.dead, k.deadmsg, k.deadcount, k.doneA, k.doneB},
-			args:   []any{q.now(), q.window(), q.cfg.DeadRetention.Milliseconds(), MaxBatch},
+			args:   []any{q.now(), q.ceiling(), q.window(), q.cfg.DeadRetention.Milliseconds(), MaxBatch},
 		}
 		do(ctx, q.client, []*run{r})
 		if r.err != nil {

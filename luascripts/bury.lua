@@ -2,7 +2,7 @@
 --
 -- KEYS[1]     inflight   zset, id -> lease end in ms
 -- KEYS[2]     msg        hash, id -> record
--- KEYS[3]     tries      hash, id -> "<failed> <lost>"
+-- KEYS[3]     tries      hash, id -> tries
 -- KEYS[4]     dead       zset, id -> time of death in ms
 -- KEYS[5]     deadmsg    hash, id -> letter
 -- KEYS[6]     deadcount  hash, reason -> letters

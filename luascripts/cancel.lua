@@ -3,7 +3,7 @@
 -- KEYS[1..3]  due       zset, id -> due time in ms, one a lane
 -- KEYS[4..6]  inflight  zset, id -> lease end in ms, one a lane
 -- KEYS[7]     msg       hash, id -> record
--- KEYS[8]     tries     hash, id -> "<failed> <lost>"
+-- KEYS[8]     tries     hash, id -> tries
 -- KEYS[9]     done:a    hash, id -> tombstone
 -- KEYS[10]    done:b    hash, id -> tombstone
 -- KEYS[11]    dead      zset, id -> time of death in ms

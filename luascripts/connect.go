@@ -1,8 +1,11 @@
 package luascripts
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -26,45 +29,64 @@ const (
 	poolTimeout = 3 * time.Second
 )
 
-// Connect makes the client of url, in the URL forms that go-redis takes for each
-// mode. It does not connect yet; the error is about the URL or mode, and does not
-// show a password.
+// Connect makes the client of a URL, in the URL forms that go-redis takes for each
+// mode; time-outs and pool sizes that the URL names are kept. It does not connect
+// yet; the error is about the URL or mode, and does not show a password.
 //
 // The client never sends a command twice by itself: a claim that ran and whose
 // reply was lost must not run again unseen. In a cluster it still follows
 // redirects, and may repeat a command after a time-out while doing so, which the
 // scripts bear.
-func Connect(url, mode string) (redis.UniversalClient, error) {
+func Connect(text, mode string) (redis.UniversalClient, error) {
 	switch mode {
 	case ModeSingle:
-		o, err := redis.ParseURL(url)
+		o, err := redis.ParseURL(text)
 		if err != nil {
-			return nil, fmt.Errorf("redis URL: %w", err)
+			return nil, urlError(text, err)
 		}
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, readTimeout, readTimeout, poolTimeout
+		setTimeouts(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout)
 		o.DisableIdentity, o.MaintNotificationsConfig = true, noNotifications()
 		return redis.NewClient(o), nil
 	case ModeSentinel:
-		o, err := redis.ParseFailoverURL(url)
+		o, err := redis.ParseFailoverURL(text)
 		if err != nil {
-			return nil, fmt.Errorf("redis URL for sentinel: %w", err)
+			return nil, urlError(text, err)
 		}
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, readTimeout, readTimeout, poolTimeout
+		setTimeouts(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout)
 		o.DisableIdentity = true
 		return redis.NewFailoverClient(o), nil
 	case ModeCluster:
-		o, err := redis.ParseClusterURL(url)
+		o, err := redis.ParseClusterURL(text)
 		if err != nil {
-			return nil, fmt.Errorf("redis URL for cluster: %w", err)
+			return nil, urlError(text, err)
 		}
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, readTimeout, readTimeout, poolTimeout
+		setTimeouts(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout)
 		o.DisableIdentity, o.MaintNotificationsConfig = true, noNotifications()
 		return redis.NewClusterClient(o), nil
 	}
 	return nil, fmt.Errorf("redis mode %q, want %s, %s or %s", mode, ModeSingle, ModeSentinel, ModeCluster)
+}
+
+// setTimeouts fills in the times that the URL does not name.
+func setTimeouts(dial, read, write, pool *time.Duration) {
+	*dial = cmp.Or(*dial, dialTimeout)
+	*read = cmp.Or(*read, readTimeout)
+	*write = cmp.Or(*write, readTimeout)
+	*pool = cmp.Or(*pool, poolTimeout)
+}
+
+// urlError says what is wrong with a URL. Parsers quote what they stumble over:
+// that is only shown where it cannot be a piece of a password.
+func urlError(text string, err error) error {
+	u, parseErr := url.Parse(text)
+	if parseErr != nil || strings.Contains(u.Opaque+u.Path+u.RawQuery+u.Fragment, "@") {
+		return errors.New("redis URL: it cannot be read, want redis://user:password@host:port/db; " +
+			"in user and password, all but letters and digits has to be percent-encoded")
+	}
+	return fmt.Errorf("redis URL: %w", err)
 }
 
 // noNotifications keeps go-redis from sending a command on each connection that

@@ -3,7 +3,6 @@ package luascripts
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"time"
 
@@ -37,13 +36,13 @@ func (q *Queue) Dead(ctx context.Context, limit int, after string) ([]Letter, st
 		return nil, next, nil
 	}
 	texts := make([]*redis.StringCmd, len(entries))
-	_, err = q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	err = reading(q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, e := range entries {
 			texts[i] = p.HGet(ctx, q.keys[shards[e.set]].deadmsg, e.id)
 		}
 		return nil
-	})
-	if err != nil && !errors.Is(err, redis.Nil) {
+	}))
+	if err != nil {
 		return nil, "", fmt.Errorf("dead letters: %w", err)
 	}
 	letters := make([]Letter, len(entries))
@@ -64,11 +63,11 @@ func (q *Queue) DeadLetter(ctx context.Context, id string) (Letter, error) {
 	k := &q.keys[shard]
 	var died *redis.FloatCmd
 	var text *redis.StringCmd
-	_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	err := reading(q.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		died, text = p.ZScore(ctx, k.dead, id), p.HGet(ctx, k.deadmsg, id)
 		return nil
-	})
-	if err != nil && !errors.Is(err, redis.Nil) {
+	}))
+	if err != nil {
 		return Letter{}, fmt.Errorf("dead letter %q: %w", id, err)
 	}
 	if died.Err() != nil {
@@ -100,8 +99,8 @@ func (q *Queue) Replay(ctx context.Context, letter Letter, m delaybridge.Message
 		script: q.scripts.replay,
 		keys:   k.lanes(k.msg, k.tries, k.dead, k.deadmsg, k.deadcount, k.doneA, k.doneB),
 		args: []any{
-			q.now(), wakeChannel(q.cfg.Namespace), letter.shard, forced,
-			letter.ID, letter.Died.UnixMilli(), lane + 1, max(0, m.Due.UnixMilli()), letter.marks,
+			wakeChannel(q.cfg.Namespace), letter.shard, forced,
+			letter.ID, letter.Died.UnixMilli(), lane + 1, dueScore(&m), letter.marks,
 			// A delivery of its own: brokers that drop repeated publishes must not drop it.
 			"api:" + rand.Text(), 1, body,
 		},

@@ -1,9 +1,12 @@
--- prelude.lua: what the scripts share; it is put before each of them.
+-- prelude.lua: what the scripts share; Go puts it before each of them.
 --
--- A record is "1 <marks>\n<message in msgpack>": format, marks, the rest is not for Lua.
--- Marks are "<source> <offset>" pairs, newest first: every position that this id is known
--- to have been asked for at. A tombstone is "<d|c|x> <marks>": delivered, cancelled, dead.
--- A letter is "1 <reason> <failed> <lost> <error bytes>\n<error><record>".
+-- record     "1 <marks>\n<message>": format, marks; the message is not for Lua
+-- marks      "<source> <offset>" pairs, newest first: the positions that an id is known to
+--            have been asked for at
+-- tombstone  "<d|c|x> <marks>": delivered, cancelled or dead
+-- tries      "<failed> <lost> <lease end>": failed attempts, lost leases, and the end that
+--            the next lease must pass, in ms
+-- letter     "1 <reason> <failed> <lost> <error bytes>\n<error><record>"
 
 local call = redis.call
 
@@ -64,20 +67,35 @@ local function tombstone(current, other, id)
   return call('HGET', current, id) or call('HGET', other, id)
 end
 
--- Failed attempts and lost leases of an id.
-local function tries_of(tries, id)
-  local failed, lost = string.match(call('HGET', tries, id) or '', '^(%d+) (%d+)$')
-  return tonumber(failed or 0), tonumber(lost or 0)
+-- What a field of tries says, or false of an id that has none: failed, lost, lease end.
+local function read_tries(text)
+  local failed, lost, past = string.match(text or '', '^(%d+) (%d+) (%d+)$')
+  return tonumber(failed or 0), tonumber(lost or 0), tonumber(past or 0)
+end
+
+-- Takes an id out of every lane, for a new message in its place. Who holds a lease of the old
+-- one must never settle the new one: the end of its next lease has to pass all ends so far.
+local function displace(due, inflight, tries, id)
+  local _, _, past = read_tries(call('HGET', tries, id))
+  for lane = 1, 3 do
+    call('ZREM', due[lane], id)
+    past = math.max(past, tonumber(call('ZSCORE', inflight[lane], id) or 0))
+    call('ZREM', inflight[lane], id)
+  end
+  if past > 0 then
+    call('HSET', tries, id, string.format('0 0 %d', past))
+  else
+    call('HDEL', tries, id)
+  end
 end
 
 -- Takes a letter out, if there is one of this id, and counts it out of its reason.
 local function drop_letter(dead, letters, counts, id)
   local letter = call('HGET', letters, id)
   local reason = letter and string.match(letter, '^1 (%l+) ')
-  local removed = call('ZREM', dead, id)
+  call('ZREM', dead, id)
   call('HDEL', letters, id)
   if reason and call('HINCRBY', counts, reason, -1) <= 0 then call('HDEL', counts, reason) end
-  return removed
 end
 
 -- Files a letter in place of an older one of the same id.

@@ -21,7 +21,9 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
@@ -77,7 +79,7 @@ func (c Config) Validate() error {
 	switch {
 	case c.Namespace == "":
 		return errors.New("namespace is empty")
-	case containsBrace(c.Namespace):
+	case strings.ContainsAny(c.Namespace, "{}"):
 		return fmt.Errorf("namespace %q has a brace, which Redis Cluster would take for a hash tag", c.Namespace)
 	case c.Shards < 1 || c.Shards > 1024:
 		return fmt.Errorf("%d shards, want 1 to 1024", c.Shards)
@@ -95,15 +97,6 @@ func (c Config) Validate() error {
 		return fmt.Errorf("max claim bytes %d, want at least 1", c.MaxClaimBytes)
 	}
 	return nil
-}
-
-func containsBrace(s string) bool {
-	for _, r := range s {
-		if r == '{' || r == '}' {
-			return true
-		}
-	}
-	return false
 }
 
 // Queue is the queue of one namespace. It is safe for concurrent use, and any
@@ -129,21 +122,31 @@ func Open(ctx context.Context, client redis.UniversalClient, cfg Config) (*Queue
 	for i := range cfg.Shards {
 		q.keys = append(q.keys, shardKeys(cfg.Namespace, i))
 	}
-	meta := metaKey(cfg.Namespace)
-	if _, err := client.HSetNX(ctx, meta, "shards", cfg.Shards).Result(); err != nil {
-		// A full Redis refuses the write, but may well know the number.
-		if have, getErr := client.HGet(ctx, meta, "shards").Result(); getErr != nil || have == "" {
-			return nil, fmt.Errorf("queue: write %s: %w", meta, err)
-		}
-	}
-	have, err := client.HGet(ctx, meta, "shards").Result()
+	have, err := q.firstEver(ctx, "shards", strconv.Itoa(cfg.Shards))
 	if err != nil {
-		return nil, fmt.Errorf("queue: read %s: %w", meta, err)
+		return nil, err
 	}
 	if have != strconv.Itoa(cfg.Shards) {
-		return nil, fmt.Errorf("queue: %w: %s in Redis says %s, the settings say %d", ErrShards, meta, have, cfg.Shards)
+		return nil, fmt.Errorf("queue: %w: %s in Redis says %s, the settings say %d",
+			ErrShards, metaKey(cfg.Namespace), have, cfg.Shards)
 	}
 	return q, nil
+}
+
+// firstEver returns the value that a field of the queue's meta key was first
+// given, by any process, and gives it value if there is none.
+func (q *Queue) firstEver(ctx context.Context, field, value string) (string, error) {
+	meta := metaKey(q.cfg.Namespace)
+	// A full or read-only Redis refuses to write, but may well know the answer.
+	writeErr := q.client.HSetNX(ctx, meta, field, value).Err()
+	have, err := q.client.HGet(ctx, meta, field).Result()
+	switch {
+	case err == nil:
+		return have, nil
+	case errors.Is(err, redis.Nil) && writeErr != nil:
+		return "", fmt.Errorf("queue: write %s: %w", meta, writeErr)
+	}
+	return "", fmt.Errorf("queue: read %s: %w", meta, err)
 }
 
 // Shards returns the number of shards.
@@ -155,13 +158,12 @@ func (q *Queue) Shards() int { return q.cfg.Shards }
 // Redis has seen gets a name of its own, so that neither ids nor positions of
 // two lives are mistaken for each other.
 func (q *Queue) Incarnation(ctx context.Context, source, mark string) (string, error) {
-	meta, field := metaKey(q.cfg.Namespace), "source:"+source
-	if err := q.client.HSetNX(ctx, meta, field, mark).Err(); err != nil {
-		return "", fmt.Errorf("queue: write %s: %w", meta, err)
+	if !validSource(source + "@" + mark) {
+		return "", fmt.Errorf("queue: %w: source %q, mark %q", delaybridge.ErrInvalid, source, mark)
 	}
-	first, err := q.client.HGet(ctx, meta, field).Result()
+	first, err := q.firstEver(ctx, "source:"+source, mark)
 	if err != nil {
-		return "", fmt.Errorf("queue: read %s: %w", meta, err)
+		return "", err
 	}
 	if first == mark {
 		return source, nil
@@ -169,24 +171,21 @@ func (q *Queue) Incarnation(ctx context.Context, source, mark string) (string, e
 	return source + "@" + mark, nil
 }
 
-// Store carries out requests, all shards in one round trip, and answers each. A
-// request whose Result has an Err may or may not have been carried out; to
-// repeat it is safe. Requests of one id with positions of one source end the
-// same way in whatever order they arrive.
+// Store carries out requests, in order where they are of one id, all shards in
+// one round trip, and answers each. A request whose Result has an Err may or may
+// not have been carried out; to repeat it is safe. Requests of one id with
+// positions of one source end the same way in whatever order they arrive.
 func (q *Queue) Store(ctx context.Context, requests []delaybridge.Request) []delaybridge.Result {
 	results := make([]delaybridge.Result, len(requests))
 	type group struct {
 		op    delaybridge.Op
-		shard int
 		items []int
 		run   *run
 	}
 	var groups []*group
-	type slot struct {
-		op    delaybridge.Op
-		shard int
-	}
-	open := map[slot]*group{}
+	// The last group of each shard: another operation begins a new one, so that
+	// requests of one id are carried out in order.
+	last := map[int]*group{}
 	for i := range requests {
 		r := &requests[i]
 		args, err := q.requestArgs(r)
@@ -194,11 +193,11 @@ func (q *Queue) Store(ctx context.Context, requests []delaybridge.Request) []del
 			results[i].Err = err
 			continue
 		}
-		at := slot{r.Op, shardOf(r.Message.ID, q.cfg.Shards)}
-		g := open[at]
-		if g == nil || len(g.items) == MaxBatch {
-			g = &group{op: r.Op, shard: at.shard, run: q.requestRun(r.Op, at.shard)}
-			open[at] = g
+		shard := shardOf(r.Message.ID, q.cfg.Shards)
+		g := last[shard]
+		if g == nil || g.op != r.Op || len(g.items) == MaxBatch {
+			g = &group{op: r.Op, run: q.requestRun(r.Op, shard)}
+			last[shard] = g
 			groups = append(groups, g)
 		}
 		g.items = append(g.items, i)
@@ -241,7 +240,7 @@ func (q *Queue) requestRun(op delaybridge.Op, shard int) *run {
 		return &run{
 			script: q.scripts.schedule,
 			keys:   k.lanes(k.msg, k.tries, k.doneA, k.doneB),
-			args:   []any{q.now(), wakeChannel(q.cfg.Namespace), shard},
+			args:   []any{wakeChannel(q.cfg.Namespace), shard},
 		}
 	}
 }
@@ -270,9 +269,18 @@ func (q *Queue) requestArgs(r *delaybridge.Request) ([]any, error) {
 	if lane < 0 {
 		return nil, fmt.Errorf("queue: %w: id %q has target %q, whose sink is not known", delaybridge.ErrInvalid, m.ID, m.Target)
 	}
-	// A due time before 1970 is as due as can be; scores stay positive.
-	return []any{m.ID, lane + 1, max(0, m.Due.UnixMilli()), m.Position.Source, offset, body}, nil
+	return []any{m.ID, lane + 1, dueScore(m), m.Position.Source, offset, body}, nil
 }
+
+// dueScore is a message's due time as the due sets hold it. A time before 1970
+// is as due as can be; scores stay positive, and exact.
+func dueScore(m *delaybridge.Message) int64 {
+	return min(max(0, m.Due.UnixMilli()), maxDue)
+}
+
+// maxDue is the latest due time in Unix ms, some 280,000 years ahead: what a
+// sorted set can hold exactly.
+const maxDue = 1<<53 - 1
 
 // validSource reports whether a source can stand in a record's marks.
 func validSource(s string) bool {
@@ -317,47 +325,55 @@ func (q *Queue) Claim(ctx context.Context, lane string, asks []delaybridge.Ask) 
 	l := laneIndex(lane)
 	if l < 0 {
 		for i := range grants {
-			grants[i] = delaybridge.Grant{Shard: asks[i].Shard, Err: fmt.Errorf("queue: no lane %q", lane)}
+			grants[i] = delaybridge.Grant{Shard: asks[i].Shard, Wait: -1, Err: fmt.Errorf("queue: no lane %q", lane)}
 		}
 		return grants
 	}
 	ceiling := q.ceiling()
-	runs := make([]*run, len(asks))
+	var runs []*run
+	var granted []int // which grant each run is for
 	for i, ask := range asks {
+		if ask.Shard < 0 || ask.Shard >= len(q.keys) {
+			grants[i] = delaybridge.Grant{Shard: ask.Shard, Wait: -1, Err: fmt.Errorf("queue: no shard %d", ask.Shard)}
+			continue
+		}
 		k := &q.keys[ask.Shard]
-		runs[i] = &run{
+		granted = append(granted, i)
+		runs = append(runs, &run{
 			script: q.scripts.claim,
 			keys:   []string{k.due[l], k.inflight[l], k.msg, k.tries, k.dead, k.deadmsg, k.deadcount, k.doneA, k.doneB},
 			args: []any{
-				q.now(), ceiling, min(ask.Limit, MaxBatch), q.cfg.Lease.Milliseconds(),
+				q.now(), ceiling, min(max(ask.Limit, 0), MaxBatch), q.cfg.Lease.Milliseconds(),
 				q.cfg.MaxLostLeases, q.cfg.MaxClaimBytes, q.window(),
 			},
-		}
+		})
 	}
 	do(ctx, q.client, runs)
 	var corrupt []delaybridge.Burial
-	for i, r := range runs {
+	var corruptOf []int // which grant each was in
+	for n, r := range runs {
+		i := granted[n]
 		var broken []delaybridge.Burial
 		grants[i], broken = readGrant(lane, asks[i].Shard, r)
+		for range broken {
+			corruptOf = append(corruptOf, i)
+		}
 		corrupt = append(corrupt, broken...)
 	}
 	// A record that Lua could not see through: if burying it fails, the lease
 	// runs out and it comes by again.
-	for i, err := range q.Bury(ctx, corrupt) {
-		if err != nil {
-			continue
-		}
-		for g := range grants {
-			if grants[g].Shard == corrupt[i].Claim.Lease.Shard {
-				grants[g].Buried++
-			}
+	for n, err := range q.Bury(ctx, corrupt) {
+		if err == nil {
+			grants[corruptOf[n]].Buried++
 		}
 	}
 	return grants
 }
 
+// readGrant reads a reply of claim, and sets apart the claims whose records
+// cannot be read.
 func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []delaybridge.Burial) {
-	const head, each = 5, 4
+	const head, each = 4, 5
 	g = delaybridge.Grant{Shard: shard, Wait: -1, Err: r.err}
 	if g.Err != nil {
 		return g, nil
@@ -367,33 +383,30 @@ func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []d
 		g.Err = fmt.Errorf("%s: unexpected reply of %d items", r.script.name, len(list))
 		return g, nil
 	}
-	n := make([]int64, head)
-	for i := range n {
-		n[i], _ = list[i].(int64)
+	number := func(i int) int64 {
+		n, _ := list[i].(int64)
+		return n
 	}
-	g.Now = time.UnixMilli(n[0])
-	if n[1] >= 0 {
-		g.Wait = time.Duration(n[1]) * time.Microsecond
+	g.Now = time.UnixMilli(number(0))
+	if wait := number(1); wait >= 0 {
+		g.Wait = time.Duration(wait) * time.Microsecond
 	}
-	leaseEnd := n[2]
-	g.LeasesExpired, g.Buried = int(n[3]), int(n[4])
+	g.LeasesExpired, g.Buried = int(number(2)), int(number(3))
 	g.Claims = make([]delaybridge.Claim, 0, (len(list)-head)/each)
 	for i := head; i < len(list); i += each {
 		id, _ := list[i].(string)
 		record, _ := list[i+1].(string)
-		failed, _ := list[i+2].(int64)
-		lost, _ := list[i+3].(int64)
 		m, marks, err := decodeRecord(id, record)
 		c := delaybridge.Claim{
-			Message: m, Failed: int(failed), LostLeases: int(lost),
-			Lease: delaybridge.Lease{Lane: lane, Shard: shard, End: leaseEnd, Marks: marks},
+			Message: m, Failed: int(number(i + 2)), LostLeases: int(number(i + 3)),
+			Lease: delaybridge.Lease{Lane: lane, Shard: shard, End: number(i + 4), Marks: marks},
 		}
 		if err == nil && m.Target.Sink != lane {
 			err = fmt.Errorf("%w: target %q in lane %s", errCorrupt, m.Target, lane)
 		}
 		if err != nil {
 			corrupt = append(corrupt, delaybridge.Burial{
-				Claim: c, Reason: delaybridge.ReasonCorrupt, Error: err.Error(), Failed: int(failed),
+				Claim: c, Reason: delaybridge.ReasonCorrupt, Error: err.Error(), Failed: c.Failed,
 			})
 			continue
 		}
@@ -424,7 +437,7 @@ func (q *Queue) Release(ctx context.Context, claims []delaybridge.Claim) []error
 			keys:   []string{k.due[lane], k.inflight[lane]},
 			args:   []any{wakeChannel(q.cfg.Namespace), fmt.Sprintf("%d %d", lane+1, shard)},
 		}
-	}, func(c *delaybridge.Claim) []any { return []any{c.ID, c.Lease.End, max(0, c.Due.UnixMilli())} })
+	}, func(c *delaybridge.Claim) []any { return []any{c.ID, c.Lease.End, dueScore(&c.Message)} })
 }
 
 // Retry puts claims back for later, with one more failed attempt. Errors are
@@ -442,7 +455,7 @@ func (q *Queue) Retry(ctx context.Context, retries []delaybridge.Retry) []error 
 			if r.OutliveLease {
 				outlive = 1
 			}
-			return []any{r.Claim.ID, r.Claim.Lease.End, max(0, r.After.Milliseconds()), outlive}
+			return []any{r.Claim.ID, r.Claim.Lease.End, dueScore(&r.Claim.Message), max(0, r.After.Milliseconds()), outlive}
 		})
 }
 
@@ -514,12 +527,16 @@ func settle[T any](
 	return errs
 }
 
-// cutError bounds a stored error text.
+// cutError bounds a stored error text, and does not cut through a character.
 func cutError(s string) string {
-	if len(s) > delaybridge.MaxErrorBytes {
-		return s[:delaybridge.MaxErrorBytes]
+	if len(s) <= delaybridge.MaxErrorBytes {
+		return s
 	}
-	return s
+	n := delaybridge.MaxErrorBytes
+	for n > delaybridge.MaxErrorBytes-utf8.UTFMax && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
 }
 
 // now is the scripts' clock argument: empty, for Redis's own, except in tests.

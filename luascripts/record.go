@@ -112,7 +112,7 @@ func decodeMessage(m *delaybridge.Message, body string) error {
 	}
 	m.Due, m.Scheduled = time.UnixMilli(due).UTC(), time.UnixMilli(due-ago).UTC()
 	m.ExpiresAfter = time.Duration(expires) * time.Millisecond
-	if m.Key, err = decodeBytes(dec); err != nil {
+	if m.Key, err = decodeBytes(dec, r); err != nil {
 		return fmt.Errorf("key: %w", err)
 	}
 	n, err = dec.DecodeArrayLen()
@@ -127,35 +127,30 @@ func decodeMessage(m *delaybridge.Message, body string) error {
 		if h.Name, err = dec.DecodeString(); err != nil {
 			return fmt.Errorf("header name: %w", err)
 		}
-		if h.Value, err = decodeBytes(dec); err != nil {
+		if h.Value, err = decodeBytes(dec, r); err != nil {
 			return fmt.Errorf("header value: %w", err)
 		}
 		m.Headers = append(m.Headers, h)
 	}
-	if m.Payload, err = decodeBytes(dec); err != nil {
+	if m.Payload, err = decodeBytes(dec, r); err != nil {
 		return fmt.Errorf("payload: %w", err)
 	}
 	return nil
 }
 
 // decodeBytes keeps nil and empty apart, which the library's own call does not.
-func decodeBytes(dec *msgpack.Decoder) ([]byte, error) {
+// rest is what the decoder reads from: a length that it does not hold is not
+// believed.
+func decodeBytes(dec *msgpack.Decoder, rest *strings.Reader) ([]byte, error) {
 	n, err := dec.DecodeBytesLen()
 	if err != nil || n < 0 {
 		return nil, err
 	}
-	b := make([]byte, min(n, 1<<20))
-	for read := 0; ; {
-		if err := dec.ReadFull(b[read:]); err != nil {
-			return nil, err
-		}
-		if len(b) == n {
-			return b, nil
-		}
-		// A length that the record does not hold must not be believed.
-		read = len(b)
-		b = append(b, make([]byte, min(n-read, 1<<20))...)
+	if n > rest.Len() {
+		return nil, fmt.Errorf("%d bytes, %d are left", n, rest.Len())
 	}
+	b := make([]byte, n)
+	return b, dec.ReadFull(b)
 }
 
 // decodeLetter reads "1 <reason> <failed> <lost> <error bytes>\n<error><record>".

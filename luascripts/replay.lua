@@ -3,33 +3,32 @@
 -- KEYS[1..3]  due        zset, id -> due time in ms, one a lane
 -- KEYS[4..6]  inflight   zset, id -> lease end in ms, one a lane
 -- KEYS[7]     msg        hash, id -> record
--- KEYS[8]     tries      hash, id -> "<failed> <lost>"
+-- KEYS[8]     tries      hash, id -> tries
 -- KEYS[9]     dead       zset, id -> time of death in ms
 -- KEYS[10]    deadmsg    hash, id -> letter
 -- KEYS[11]    deadcount  hash, reason -> letters
 -- KEYS[12]    done:a     hash, id -> tombstone
 -- KEYS[13]    done:b     hash, id -> tombstone
--- ARGV[1]     now        ms, '' for Redis's own clock
--- ARGV[2]     channel    for wake-ups
--- ARGV[3]     shard      its number, for wake-ups
--- ARGV[4]     force      '1' to replace a pending message of the same id, else '0'
--- ARGV[5...]  id, time of death in ms, lane (1..3), due in ms, marks, source, offset,
+-- ARGV[1]     channel    for wake-ups
+-- ARGV[2]     shard      its number, for wake-ups
+-- ARGV[3]     force      '1' to replace a pending message of the same id, else '0'
+-- ARGV[4...]  id, time of death in ms, lane (1..3), due in ms, marks, source, offset,
 --             message: eight for each letter
 --
 -- Returns  one for each letter: 0 replayed, 1 gone or another by now, 2 its id is pending
 --          or in flight (nothing changed in either)
 -- Cost     O(log N) a letter, N items waiting; one PUBLISH a lane
 
-local now = now_ms(ARGV[1])
+local due_keys, inflight_keys = {KEYS[1], KEYS[2], KEYS[3]}, {KEYS[4], KEYS[5], KEYS[6]}
 local done, done_older = done_order(KEYS[12], KEYS[13])
 local wake, out = {}, {}
-for i = 5, #ARGV, 8 do
+for i = 4, #ARGV, 8 do
   local id, lane, due = ARGV[i], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   local died = call('ZSCORE', KEYS[9], id)
   local record = call('HGET', KEYS[7], id)
   if not died or tonumber(died) ~= tonumber(ARGV[i + 1]) then
     out[#out + 1] = 1
-  elseif record and ARGV[4] ~= '1' then
+  elseif record and ARGV[3] ~= '1' then
     out[#out + 1] = 2
   else
     -- Every position known of the id goes on being known, those of a later schedule too.
@@ -39,16 +38,12 @@ for i = 5, #ARGV, 8 do
       marks = tomb and string.sub(tomb, 3) or ARGV[i + 4]
     end
     drop_letter(KEYS[9], KEYS[10], KEYS[11], id)
-    for l = 1, 3 do
-      call('ZREM', KEYS[l], id)
-      if call('ZREM', KEYS[l + 3], id) == 1 and due <= now then due = now + 1 end
-    end
-    call('HDEL', KEYS[8], id)
+    displace(due_keys, inflight_keys, KEYS[8], id)
     call('HSET', KEYS[7], id, '1 ' .. add_mark(marks, ARGV[i + 5], ARGV[i + 6]) .. '\n' .. ARGV[i + 7])
     call('ZADD', KEYS[lane], due, id)
     wake[lane] = true
     out[#out + 1] = 0
   end
 end
-for lane in pairs(wake) do call('PUBLISH', ARGV[2], lane .. ' ' .. ARGV[3]) end
+for lane in pairs(wake) do call('PUBLISH', ARGV[1], lane .. ' ' .. ARGV[2]) end
 return out

@@ -3,22 +3,21 @@
 -- KEYS[1..3]  due       zset, id -> due time in ms, one a lane
 -- KEYS[4..6]  inflight  zset, id -> lease end in ms, one a lane
 -- KEYS[7]     msg       hash, id -> record
--- KEYS[8]     tries     hash, id -> "<failed> <lost>"
+-- KEYS[8]     tries     hash, id -> tries
 -- KEYS[9]     done:a    hash, id -> tombstone
 -- KEYS[10]    done:b    hash, id -> tombstone
--- ARGV[1]     now       ms, '' for Redis's own clock
--- ARGV[2]     channel   for wake-ups
--- ARGV[3]     shard     its number, for wake-ups
--- ARGV[4...]  id, lane (1..3), due in ms, source, offset, message: six for each item
+-- ARGV[1]     channel   for wake-ups
+-- ARGV[2]     shard     its number, for wake-ups
+-- ARGV[3...]  id, lane (1..3), due in ms, source, offset, message: six for each item
 --
 -- Returns  one for each item: 0 scheduled, 1 replaced, 2 duplicate or stale (nothing changed)
 -- Cost     O(log N) an item, N items waiting; one PUBLISH a lane where the earliest moved forward
 
-local now = now_ms(ARGV[1])
+local due_keys, inflight_keys = {KEYS[1], KEYS[2], KEYS[3]}, {KEYS[4], KEYS[5], KEYS[6]}
 local done, done_older = done_order(KEYS[9], KEYS[10])
 local heads, wake, out = {}, {}, {}
 
-for i = 4, #ARGV, 6 do
+for i = 3, #ARGV, 6 do
   local id, lane, due = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local source, offset = ARGV[i + 3], ARGV[i + 4]
   local record = call('HGET', KEYS[7], id)
@@ -34,16 +33,9 @@ for i = 4, #ARGV, 6 do
     if not heads[lane] then
       heads[lane] = tonumber(call('ZRANGE', KEYS[lane], 0, 0, 'WITHSCORES')[2] or math.huge)
     end
-    if record then
-      for l = 1, 3 do
-        call('ZREM', KEYS[l], id)
-        -- Who holds the old lease must not be able to settle the new message: a claim of it
-        -- in this same millisecond would end its lease at the same time.
-        if call('ZREM', KEYS[l + 3], id) == 1 and due <= now then due = now + 1 end
-      end
-      call('HDEL', KEYS[8], id)
-    end
+    -- The first write needs memory, so that a full Redis refuses the batch as a whole.
     call('HSET', KEYS[7], id, '1 ' .. add_mark(marks, source, offset) .. '\n' .. ARGV[i + 5])
+    if record then displace(due_keys, inflight_keys, KEYS[8], id) end
     call('ZADD', KEYS[lane], due, id)
     if due < heads[lane] then
       heads[lane], wake[lane] = due, true
@@ -52,5 +44,5 @@ for i = 4, #ARGV, 6 do
   end
 end
 
-for lane in pairs(wake) do call('PUBLISH', ARGV[2], lane .. ' ' .. ARGV[3]) end
+for lane in pairs(wake) do call('PUBLISH', ARGV[1], lane .. ' ' .. ARGV[2]) end
 return out

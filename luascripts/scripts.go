@@ -35,6 +35,8 @@ var (
 	purgeLua string
 	//go:embed sweep.lua
 	sweepLua string
+	//go:embed page.lua
+	pageLua string
 )
 
 // script is one transition's text with its name for errors.
@@ -43,21 +45,22 @@ type script struct {
 	*redis.Script
 }
 
-// scripts are all transitions. A Queue has its own, so that the tests can put
-// Redis's "#!lua" line before them, with which it checks keys and slots.
+// scripts are all transitions, and page, which only reads. A Queue has its own,
+// so that the tests can put Redis's "#!lua" line before them, with which it
+// checks keys and slots.
 type scripts struct {
-	schedule, cancel, claim, ack, retry, release, bury, reject, replay, purge, sweep script
+	schedule, cancel, claim, ack, retry, release, bury, reject, replay, purge, sweep, page script
 }
 
 func newScripts(shebang string) scripts {
-	make := func(name, body string) script {
+	text := func(name, body string) script {
 		return script{name, redis.NewScript(shebang + prelude + body)}
 	}
 	return scripts{
-		schedule: make("schedule", scheduleLua), cancel: make("cancel", cancelLua),
-		claim: make("claim", claimLua), ack: make("ack", ackLua), retry: make("retry", retryLua),
-		release: make("release", releaseLua), bury: make("bury", buryLua), reject: make("reject", rejectLua),
-		replay: make("replay", replayLua), purge: make("purge", purgeLua), sweep: make("sweep", sweepLua),
+		schedule: text("schedule", scheduleLua), cancel: text("cancel", cancelLua),
+		claim: text("claim", claimLua), ack: text("ack", ackLua), retry: text("retry", retryLua),
+		release: text("release", releaseLua), bury: text("bury", buryLua), reject: text("reject", rejectLua),
+		replay: text("replay", replayLua), purge: text("purge", purgeLua), sweep: text("sweep", sweepLua), page: text("page", pageLua),
 	}
 }
 

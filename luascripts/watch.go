@@ -2,7 +2,9 @@ package luascripts
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -12,20 +14,32 @@ import (
 	"delaybridge"
 )
 
+// watchIdle is after how long without a word a subscription is asked whether
+// its connection lives; without an answer for as long again, it does not.
+const watchIdle = 15 * time.Second
+
 // Watch calls wake whenever the earliest due message of a lane and shard has
-// moved forward, and with an empty lane and shard -1 whenever that may have
-// been missed (at the start, and after a lost connection). It returns when ctx
-// ends, or with the error that ended the subscription.
+// moved forward, and with an empty lane and shard -1 once it listens: what
+// happened before that may have been missed. It returns when ctx ends, or with
+// the error that ended the subscription; then it is to be called again.
 func (q *Queue) Watch(ctx context.Context, wake func(lane string, shard int)) error {
-	sub := q.client.Subscribe(ctx, wakeChannel(q.cfg.Namespace))
+	channel := wakeChannel(q.cfg.Namespace)
+	sub := q.client.Subscribe(ctx, channel)
 	defer func() { _ = sub.Close() }()
 	// A blocked read does not see ctx end, but it does see its connection closed.
 	defer context.AfterFunc(ctx, func() { _ = sub.Close() })()
-	for {
-		// The time limit makes a dead connection show: the ping below fails then.
-		msg, err := sub.ReceiveTimeout(ctx, 15*time.Second)
+	for asked := false; ; {
+		msg, err := sub.ReceiveTimeout(ctx, watchIdle)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && !asked {
+			asked, err = true, sub.Ping(ctx)
+		} else {
+			asked = false
+		}
+		if err != nil {
+			return fmt.Errorf("watch %s: %w", channel, err)
 		}
 		switch msg := msg.(type) {
 		case *redis.Message:
@@ -34,11 +48,6 @@ func (q *Queue) Watch(ctx context.Context, wake func(lane string, shard int)) er
 			}
 		case *redis.Subscription:
 			wake("", -1)
-		}
-		if err != nil {
-			if pingErr := sub.Ping(ctx); pingErr != nil {
-				return fmt.Errorf("watch %s: %w", wakeChannel(q.cfg.Namespace), err)
-			}
 		}
 	}
 }
