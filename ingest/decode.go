@@ -1,0 +1,437 @@
+package ingest
+
+import (
+	"fmt"
+
+	"time"
+
+	"delaybridge"
+)
+
+// Codes of refused requests that callers tell apart; the others name what was
+// wrong with one field ("invalid_delay", "missing_target", …).
+const (
+	// CodeInvalidJSON, CodeUnknownField, CodeDuplicateField and CodeInvalidType
+	// say that an envelope cannot be read.
+	CodeInvalidJSON    = "invalid_json"
+	CodeUnknownField   = "unknown_field"
+	CodeDuplicateField = "duplicate_field"
+	CodeInvalidType    = "invalid_type"
+	// CodePayloadTooLarge says that the payload is over the limit.
+	CodePayloadTooLarge = "payload_too_large"
+)
+
+// DecoderConfig says which requests are taken.
+type DecoderConfig struct {
+	// Sources are the bridge's own: Kafka topics, and NATS subjects that may
+	// hold wildcards. The sources of routes need not be repeated. No message
+	// may have one of them as its target, since it would come back. Default: none.
+	Sources []delaybridge.Target
+	// Routes are the defaults of sources. Default: none.
+	Routes []Route
+	// AllowedTargets are patterns of the targets that a message may name, such
+	// as "kafka://orders.*" (see targetPattern for the wildcards). Targets of
+	// routes need not be repeated. Empty allows all. Default: none.
+	AllowedTargets []string
+	// MaxDelay is how far ahead of a message's timestamp it may be due.
+	// Default: 168h.
+	MaxDelay time.Duration
+	// MaxPayload is the longest payload in bytes. Default: 1 MiB.
+	MaxPayload int
+	// ExpiresAfter is the default of Bridge-Expires-After; 0 means never.
+	// Default: 0.
+	ExpiresAfter time.Duration
+	// ClockTolerance is how far in the future a record's timestamp may be
+	// before it counts as now. Default: 5s.
+	ClockTolerance time.Duration
+	// RejectTarget is where refused messages are sent; zero makes them dead
+	// letters. Default: zero.
+	RejectTarget delaybridge.Target
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+}
+
+// DefaultDecoderConfig returns the defaults.
+func DefaultDecoderConfig() DecoderConfig {
+	return DecoderConfig{
+		MaxDelay:       168 * time.Hour,
+		MaxPayload:     1 << 20,
+		ClockTolerance: 5 * time.Second,
+		Now:            time.Now,
+	}
+}
+
+// Validate checks the settings against each other. Errors are *FieldError.
+func (c *DecoderConfig) Validate() error {
+	_, err := NewDecoder(*c)
+	return err
+}
+
+// Decoder turns records into requests. It is safe for concurrent use.
+type Decoder struct {
+	cfg     DecoderConfig
+	sources []delaybridge.Target // those of the routes included
+	allowed []targetPattern
+	exact   map[delaybridge.Target]*Route // routes without wildcards
+	wild    []*Route
+}
+
+// NewDecoder checks the configuration and returns its decoder. Errors are
+// *FieldError that name the setting as it is in the environment.
+func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
+	d := &Decoder{cfg: cfg, exact: make(map[delaybridge.Target]*Route)}
+	if d.cfg.Now == nil {
+		d.cfg.Now = time.Now
+	}
+	if cfg.MaxDelay <= 0 {
+		return nil, &delaybridge.FieldError{Code: "invalid_setting", Field: "BRIDGE_MAX_DELAY", Value: cfg.MaxDelay.String(), Reason: "must be above 0"}
+	}
+	if cfg.MaxPayload <= 0 {
+		return nil, &delaybridge.FieldError{Code: "invalid_setting", Field: "BRIDGE_MAX_PAYLOAD", Value: fmt.Sprint(cfg.MaxPayload), Reason: "must be above 0"}
+	}
+	if cfg.ExpiresAfter < 0 {
+		return nil, &delaybridge.FieldError{Code: "invalid_setting", Field: "BRIDGE_EXPIRES_AFTER", Value: cfg.ExpiresAfter.String(), Reason: "cannot be negative"}
+	}
+	if cfg.ClockTolerance < 0 {
+		return nil, &delaybridge.FieldError{Code: "invalid_setting", Field: "BRIDGE_CLOCK_TOLERANCE", Value: cfg.ClockTolerance.String(), Reason: "cannot be negative"}
+	}
+	for _, s := range cfg.AllowedTargets {
+		p, err := parseTargetPattern(s)
+		if err != nil {
+			f := field{name: "BRIDGE_ALLOWED_TARGETS"}
+			return nil, f.fill(err, "")
+		}
+		d.allowed = append(d.allowed, p)
+	}
+	if err := checkRoutes(cfg.Routes); err != nil {
+		return nil, err
+	}
+	d.sources = append(d.sources, cfg.Sources...)
+	for i := range cfg.Routes {
+		r := &d.cfg.Routes[i]
+		d.sources = append(d.sources, r.Source)
+		if _, err := delaybridge.ParseTarget(r.Source.String()); err != nil {
+			d.wild = append(d.wild, r) // what is no target has wildcards
+		} else {
+			d.exact[r.Source] = r
+		}
+	}
+	for _, r := range cfg.Routes {
+		if r.HasDelay && r.Delay > cfg.MaxDelay {
+			return nil, &delaybridge.FieldError{Code: "invalid_route", Field: routesField, Value: r.Source.String(), Reason: fmt.Sprintf("its delay of %v is above the maximum of %v (BRIDGE_MAX_DELAY)", r.Delay, cfg.MaxDelay)}
+		}
+		if d.IsSource(r.Target) {
+			return nil, &delaybridge.FieldError{Code: "invalid_route", Field: routesField, Value: r.Source.String() + " -> " + r.Target.String(), Reason: "the target is one of the bridge's own sources: its messages would come back"}
+		}
+	}
+	if d.IsSource(cfg.RejectTarget) {
+		return nil, &delaybridge.FieldError{Code: "invalid_target", Field: "BRIDGE_REJECT_TARGET", Value: cfg.RejectTarget.String(), Reason: "is one of the bridge's own sources: refused messages would come back"}
+	}
+	return d, nil
+}
+
+// IsSource reports whether what is published to t comes back to the bridge.
+func (d *Decoder) IsSource(t delaybridge.Target) bool {
+	for _, s := range d.sources {
+		if sourceTakes(s, t) {
+			return true
+		}
+	}
+	return false
+}
+
+// Decode turns a record into a request. It never fails: a refused record
+// becomes an OpReject, or an OpSchedule to the reject target, with its payload
+// and headers kept. The request shares the record's bytes.
+func (d *Decoder) Decode(rec Record) delaybridge.Request {
+	req, err := d.Parse(rec)
+	if err != nil {
+		return d.Reject(rec, err)
+	}
+	return req
+}
+
+// Parse turns a record into a request, or says with a *FieldError why it is
+// refused. The request shares the record's bytes.
+func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
+	steer, headers := splitHeaders(rec.Headers)
+	route := d.route(rec.Origin)
+	payload := rec.Payload
+	if payload == nil && rec.Origin.Sink != delaybridge.SinkKafka {
+		payload = []byte{} // only Kafka has a null value
+	}
+	rest, isEnvelope := takeContentType(headers)
+	if (isEnvelope || rec.Envelope || route != nil && route.Envelope) && !bareCancel(&steer, payload) {
+		e, err := parseEnvelope(payload, &steer)
+		if err != nil {
+			return delaybridge.Request{}, err
+		}
+		headers, payload = append(rest, e.headers...), e.payload
+	}
+
+	op, err := parseOp(&steer.op)
+	if err != nil {
+		return delaybridge.Request{}, err
+	}
+	req := delaybridge.Request{Op: op, FromAPI: rec.FromAPI}
+	m := &req.Message
+	m.Position = rec.Position
+	if op == delaybridge.OpCancel {
+		if m.ID, err = parseCancelID(&steer.id); err != nil {
+			return delaybridge.Request{}, err
+		}
+		return req, nil
+	}
+
+	if m.ID, err = d.parseID(&steer, rec); err != nil {
+		return delaybridge.Request{}, err
+	}
+	if m.Target, err = d.parseTarget(&steer.target, route); err != nil {
+		return delaybridge.Request{}, err
+	}
+	m.Scheduled = d.scheduled(rec.Time)
+	if m.Due, err = d.parseDue(&steer, route, m.Scheduled); err != nil {
+		return delaybridge.Request{}, err
+	}
+	if m.ExpiresAfter, err = d.parseExpiresAfter(&steer.expiresAfter, route); err != nil {
+		return delaybridge.Request{}, err
+	}
+	if m.Key, err = parseKey(&steer, rec.Key); err != nil {
+		return delaybridge.Request{}, err
+	}
+	if steer.rawHeaders.given() {
+		raw, err := parseRawHeaders(&steer.rawHeaders)
+		if err != nil {
+			return delaybridge.Request{}, err
+		}
+		headers = append(headers, raw...)
+	}
+	m.Headers = headers
+	if m.Payload, err = d.parsePayload(&steer.tombstone, payload); err != nil {
+		return delaybridge.Request{}, err
+	}
+	return req, nil
+}
+
+// route returns the route of a source, nil if it has none.
+func (d *Decoder) route(origin delaybridge.Target) *Route {
+	if r := d.exact[origin]; r != nil {
+		return r
+	}
+	if origin.Sink == delaybridge.SinkNATS {
+		for _, r := range d.wild {
+			if matchSubject(r.Source.Name, origin.Name) {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// scheduled returns the time from which a delay counts, to the millisecond.
+func (d *Decoder) scheduled(t time.Time) time.Time {
+	now := d.cfg.Now()
+	if t.IsZero() || t.After(now.Add(d.cfg.ClockTolerance)) {
+		t = now
+	}
+	return notBefore1970(delaybridge.CeilMilli(t).UTC())
+}
+
+// notBefore1970 keeps times from being negative Unix milliseconds. All of them
+// are long past, so it changes no delivery.
+func notBefore1970(t time.Time) time.Time {
+	if t.UnixMilli() < 0 {
+		return time.UnixMilli(0).UTC()
+	}
+	return t
+}
+
+// bareCancel reports whether the headers alone say what is to be cancelled, so
+// that no envelope is needed.
+func bareCancel(s *steering, payload []byte) bool {
+	op, err := parseOp(&s.op)
+	return err == nil && op == delaybridge.OpCancel && len(payload) == 0
+}
+
+func parseOp(f *field) (delaybridge.Op, error) {
+	if !f.given() {
+		return delaybridge.OpSchedule, nil
+	}
+	text, err := f.text()
+	switch {
+	case err != nil:
+		return 0, err
+	case text == "schedule":
+		return delaybridge.OpSchedule, nil
+	case text == "cancel":
+		return delaybridge.OpCancel, nil
+	}
+	return 0, f.refuse("invalid_op", "want schedule or cancel")
+}
+
+func parseCancelID(f *field) (string, error) {
+	if !f.given() {
+		return "", &delaybridge.FieldError{Code: "missing_id", Field: headerID, Reason: "a cancel needs the id of what it cancels"}
+	}
+	return parseGivenID(f)
+}
+
+func parseGivenID(f *field) (string, error) {
+	id, err := f.text()
+	if err != nil {
+		return "", err
+	}
+	if err := delaybridge.ValidateID(id); err != nil {
+		return "", f.fill(err, "")
+	}
+	return id, nil
+}
+
+// parseID returns the id that was given, or the one that a redelivery has again.
+func (d *Decoder) parseID(s *steering, rec Record) (string, error) {
+	switch {
+	case s.id.given():
+		return parseGivenID(&s.id)
+	case rec.Origin.Sink == delaybridge.SinkNATS && len(s.msgID.value) > 0:
+		return parseGivenID(&s.msgID)
+	}
+	return positionID("", rec.Position), nil
+}
+
+func (d *Decoder) parseTarget(f *field, route *Route) (delaybridge.Target, error) {
+	if !f.given() {
+		if route != nil && route.Target != (delaybridge.Target{}) {
+			return route.Target, nil
+		}
+		return delaybridge.Target{}, &delaybridge.FieldError{Code: "missing_target", Field: headerTarget, Reason: "is required, since the source has no default"}
+	}
+	text, err := f.text()
+	if err != nil {
+		return delaybridge.Target{}, err
+	}
+	t, err := delaybridge.ParseTarget(text)
+	if err != nil {
+		return delaybridge.Target{}, f.fill(err, "")
+	}
+	if d.IsSource(t) {
+		return delaybridge.Target{}, f.refuse("forbidden_target", "is one of the bridge's own sources: the message would come back")
+	}
+	if len(d.allowed) == 0 {
+		return t, nil
+	}
+	for _, p := range d.allowed {
+		if p.match(t) {
+			return t, nil
+		}
+	}
+	return delaybridge.Target{}, f.refuse("forbidden_target", "is not among the allowed targets")
+}
+
+// parseDue returns the due time, by Bridge-Deliver-At, Bridge-Delay or the
+// route, in whole milliseconds.
+func (d *Decoder) parseDue(s *steering, route *Route, scheduled time.Time) (time.Time, error) {
+	var (
+		due time.Time
+		f   *field
+	)
+	switch {
+	case s.delay.given() && s.deliverAt.given():
+		return due, s.deliverAt.refuse("conflicting_time", s.delay.name+" is given too: only one of them can count")
+	case s.deliverAt.given():
+		f = &s.deliverAt
+		text, err := f.text()
+		if err != nil {
+			return due, err
+		}
+		if due, err = delaybridge.ParseTime(text); err != nil {
+			return due, f.fill(err, "invalid_deliver_at")
+		}
+		due = notBefore1970(due)
+	case s.delay.given():
+		f = &s.delay
+		text, err := f.text()
+		if err != nil {
+			return due, err
+		}
+		delay, err := delaybridge.ParseDuration(text)
+		if err != nil {
+			return due, f.fill(err, "invalid_delay")
+		}
+		if delay > d.cfg.MaxDelay {
+			return due, d.tooFar(f) // before the longest ones leave the calendar
+		}
+		due = scheduled.Add(delay)
+	case route != nil && route.HasDelay:
+		return scheduled.Add(route.Delay), nil
+	default:
+		return due, &delaybridge.FieldError{Code: "missing_delay", Field: headerDelay, Reason: "this or " + headerDeliverAt + " is required, since the source has no default"}
+	}
+	if due.After(scheduled.Add(d.cfg.MaxDelay)) {
+		return due, d.tooFar(f)
+	}
+	return due, nil
+}
+
+func (d *Decoder) tooFar(f *field) error {
+	return f.refuse("delay_too_long", fmt.Sprintf("is more than %v ahead, the maximum (BRIDGE_MAX_DELAY)", d.cfg.MaxDelay))
+}
+
+func (d *Decoder) parseExpiresAfter(f *field, route *Route) (time.Duration, error) {
+	if !f.given() {
+		if route != nil && route.HasExpiresAfter {
+			return route.ExpiresAfter, nil
+		}
+		return d.cfg.ExpiresAfter, nil
+	}
+	text, err := f.text()
+	if err != nil {
+		return 0, err
+	}
+	after, err := delaybridge.ParseDuration(text)
+	if err != nil {
+		return 0, f.fill(err, "invalid_expires_after")
+	}
+	return after, nil
+}
+
+// parseKey returns the key that was given, as its bytes are, or the source's.
+func parseKey(s *steering, source []byte) ([]byte, error) {
+	switch {
+	case s.key.given() && s.keyBase64.given():
+		return nil, s.keyBase64.refuse("invalid_key", s.key.name+" is given too: only one of them can count")
+	case s.keyBase64.given():
+		text, err := s.keyBase64.text()
+		if err != nil {
+			return nil, err
+		}
+		key, err := decodeBase64(text)
+		if err != nil {
+			return nil, s.keyBase64.refuse("invalid_key", "is not base64 of the standard alphabet with padding")
+		}
+		return key, nil
+	case s.key.given():
+		if _, err := s.key.text(); err != nil {
+			return nil, err
+		}
+		return s.key.value, nil
+	}
+	return source, nil
+}
+
+func (d *Decoder) parsePayload(tombstone *field, payload []byte) ([]byte, error) {
+	if tombstone.given() {
+		text, err := tombstone.text()
+		switch {
+		case err != nil:
+			return nil, err
+		case text == "true":
+			return nil, nil
+		case text != "false":
+			return nil, tombstone.refuse("invalid_tombstone", "want true or false")
+		}
+	}
+	if len(payload) > d.cfg.MaxPayload {
+		return nil, &delaybridge.FieldError{Code: CodePayloadTooLarge, Field: "payload", Value: fmt.Sprintf("%d bytes", len(payload)), Reason: fmt.Sprintf("at most %d bytes are allowed (BRIDGE_MAX_PAYLOAD)", d.cfg.MaxPayload)}
+	}
+	return payload, nil
+}

@@ -1,0 +1,33 @@
+package ingest
+
+import (
+	"time"
+
+	"delaybridge"
+)
+
+// Record is one message as a source handed it over, before anything in it was
+// understood. Decoding keeps its slices, so they must not be changed afterwards.
+type Record struct {
+	// Position is where the record stands in its source.
+	Position delaybridge.Position
+	// Origin is the topic or the subject it was published to, with the sink
+	// name of its broker (SinkKafka or SinkNATS); routes go by it. It is zero
+	// for a request by HTTP or CLI.
+	Origin delaybridge.Target
+	// Time is the record's own timestamp, from which a delay counts; zero if it
+	// has none.
+	Time time.Time
+	// Key is the Kafka key, nil for a null one.
+	Key []byte
+	// Headers are in the order of the source.
+	Headers []delaybridge.Header
+	// Payload is nil for a null value, which only Kafka has.
+	Payload []byte
+
+	// Envelope says that the payload is a JSON envelope, whatever its content
+	// type says.
+	Envelope bool
+	// FromAPI marks a request by HTTP or CLI.
+	FromAPI bool
+}

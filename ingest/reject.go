@@ -1,0 +1,141 @@
+package ingest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"delaybridge"
+)
+
+const (
+	headerError          = "Bridge-Error"
+	headerRejectedPrefix = "Bridge-Rejected-"
+	// headerRejectedFrom is the first header of a rejected dead letter: where
+	// its record was published to, which its routes go by.
+	headerRejectedFrom = "Bridge-Rejected-From"
+)
+
+// Reject returns the request that keeps a refused record, under the id
+// "rejected:<position>", whole payload and key included.
+//
+// With a reject target it is a message due now, which says what was wrong in
+// Bridge-Error, and in which the headers that steered the bridge are kept as
+// Bridge-Rejected-<name>; the others pass through.
+//
+// Without one it is an OpReject, which becomes a dead letter. Its Message holds
+// the record as it was: Headers begin with Bridge-Rejected-From, the subject or
+// topic that it was published to, and go on with all of the record's own,
+// unchanged (Bridge-Delay, Nats-Msg-Id, Content-Type, …), so that RejectedRecord
+// can give the record back. Scheduled and Due are the record's timestamp.
+func (d *Decoder) Reject(rec Record, err error) delaybridge.Request {
+	text := errorText(err)
+	now := d.cfg.Now()
+	m := delaybridge.Message{
+		ID:        positionID("rejected:", rec.Position),
+		Position:  rec.Position,
+		Scheduled: d.scheduled(rec.Time),
+		Key:       rec.Key,
+		Payload:   rec.Payload,
+	}
+	if m.Payload == nil && rec.Origin.Sink != delaybridge.SinkKafka {
+		m.Payload = []byte{}
+	}
+	if d.cfg.RejectTarget == (delaybridge.Target{}) {
+		m.Due = m.Scheduled
+		m.Headers = append([]delaybridge.Header{{Name: headerRejectedFrom, Value: []byte(rec.Origin.String())}}, rec.Headers...)
+		return delaybridge.Request{Op: delaybridge.OpReject, Message: m, Error: text, FromAPI: rec.FromAPI}
+	}
+	m.Target = d.cfg.RejectTarget
+	m.Due = notBefore1970(now.Truncate(1e6).UTC())
+	m.Headers = rejectedHeaders(rec.Headers, text)
+	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m, Error: text, FromAPI: rec.FromAPI}
+}
+
+// rejectedHeaders returns the headers of a message to the reject target.
+func rejectedHeaders(headers []delaybridge.Header, errText string) []delaybridge.Header {
+	out := []delaybridge.Header{{Name: headerError, Value: []byte(errText)}}
+	for _, h := range headers {
+		name, ours := cutPrefixFold(h.Name, "Bridge-")
+		switch {
+		case ours && (strings.EqualFold(h.Name, headerError) || hasPrefixFold(h.Name, headerRejectedPrefix)):
+			// Of an earlier rejection: replaced, or they would pile up.
+		case ours:
+			out = append(out, delaybridge.Header{Name: headerRejectedPrefix + name, Value: h.Value})
+		case !delaybridge.Steers(h.Name):
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// ErrNotRejected says that a dead letter holds no record as it was taken in.
+var ErrNotRejected = errors.New("not a rejected record")
+
+// RejectedRecord gives back the record of a dead letter that Reject made, to be
+// decoded anew: it goes out under its own id then, and its delay still counts
+// from its own timestamp. It fails with ErrNotRejected for any other message.
+func RejectedRecord(m delaybridge.Message) (Record, error) {
+	if len(m.Headers) == 0 || m.Headers[0].Name != headerRejectedFrom {
+		return Record{}, ErrNotRejected
+	}
+	// Not ParseTarget: what was published to is no target, and may be any bytes.
+	sink, name, _ := strings.Cut(string(m.Headers[0].Value), "://")
+	return Record{
+		Position: m.Position,
+		Origin:   delaybridge.Target{Sink: sink, Name: name},
+		Time:     m.Scheduled,
+		Key:      m.Key,
+		Headers:  m.Headers[1:len(m.Headers):len(m.Headers)],
+		Payload:  m.Payload,
+	}, nil
+}
+
+// positionID returns prefix and position as an id. One that is too long, by a
+// stream or topic of a long name, keeps its begin and its end, and a hash of
+// the whole in between.
+func positionID(prefix string, p delaybridge.Position) string {
+	id := prefix + p.String()
+	if len(id) <= delaybridge.MaxIDBytes && utf8.ValidString(id) {
+		return id
+	}
+	const end = 21 // a colon and the longest offset
+	sum := sha256.Sum256([]byte(id))
+	hash := "~" + hex.EncodeToString(sum[:8])
+	tail := id[strings.LastIndexByte(id, ':'):]
+	head := strings.ToValidUTF8(id, "_")
+	head = strings.ToValidUTF8(head[:min(len(head), delaybridge.MaxIDBytes-end-len(hash))], "")
+	return head + hash + tail
+}
+
+// errorText returns an error as one line of printable text of at most
+// MaxErrorBytes, fit for a header of either broker.
+func errorText(err error) string {
+	text := strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsGraphic(r) || r == '\u2028' || r == '\u2029' {
+			return '?'
+		}
+		return r
+	}, err.Error())
+	text = strings.TrimSpace(text)
+	if len(text) > delaybridge.MaxErrorBytes {
+		const more = "…"
+		text = strings.ToValidUTF8(text[:delaybridge.MaxErrorBytes-len(more)], "") + more
+	}
+	return text
+}
+
+func hasPrefixFold(s, prefix string) bool {
+	_, ok := cutPrefixFold(s, prefix)
+	return ok
+}
+
+func cutPrefixFold(s, prefix string) (after string, ok bool) {
+	if len(s) < len(prefix) || !strings.EqualFold(s[:len(prefix)], prefix) {
+		return s, false
+	}
+	return s[len(prefix):], true
+}
