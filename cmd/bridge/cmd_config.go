@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func newConfig() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Print every setting: its value, where it comes from, its default and what it is for",
+		Example: `  bridge config
+  BRIDGE_MAX_DELAY=30d bridge config -o json`,
+		Args: cobra.NoArgs,
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, warnings, err := loadSettings()
+		if err != nil {
+			return err
+		}
+		for _, w := range warnings {
+			fmt.Fprintln(cmd.ErrOrStderr(), "bridge: warning: "+oneLine(w))
+		}
+		if *output == formatJSON {
+			return printJSON(cmd.OutOrStdout(), listView[settingView]{Items: settingViews(s)})
+		}
+		t := newTable(cmd.OutOrStdout())
+		fmt.Fprintln(t, "SETTING\tVALUE\tFROM\tDEFAULT\tWHAT IT IS")
+		for _, r := range s.table() {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", r.Name, orDash(r.Value), printable(r.From), orDash(r.Default), r.Doc)
+		}
+		return t.Flush()
+	}
+	return cmd
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return printable(s)
+}
+
+// settingView is one setting in JSON.
+type settingView struct {
+	Name    string `json:"name"`
+	Value   string `json:"value"`
+	From    string `json:"from"`
+	Default string `json:"default"`
+	Doc     string `json:"doc"`
+}
+
+func settingViews(s *Settings) []settingView {
+	var views []settingView
+	for _, r := range s.table() {
+		views = append(views, settingView{r.Name, r.Value, r.From, r.Default, r.Doc})
+	}
+	return views
+}

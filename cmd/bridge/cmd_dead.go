@@ -1,0 +1,341 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"delaybridge"
+	"delaybridge/luascripts"
+)
+
+func newDead() *cobra.Command {
+	return group("dead", "List, show, replay and purge dead letters",
+		newDeadList(), newDeadShow(), newDeadReplay(), newDeadPurge())
+}
+
+func newDeadList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List dead letters, the oldest first",
+		Example: `  bridge dead list
+  bridge dead list --reason attempts --target nats://orders.timeout -o json`,
+		Args: cobra.NoArgs,
+	}
+	output := outputFlag(cmd)
+	page := pageFlags(cmd)
+	filter := filterFlags(cmd)
+	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, _ []string, _ *Settings, q *luascripts.Queue) error {
+		if err := errors.Join(page.check(), filter.check()); err != nil {
+			return usageError{err}
+		}
+		letters, next, err := filter.page(ctx, q, page.limit, page.after)
+		if err != nil {
+			return cursorError(err)
+		}
+		view := listView[letterView]{Items: []letterView{}, Next: next}
+		for i := range letters {
+			view.Items = append(view.Items, newLetterView(&letters[i].DeadLetter))
+		}
+		if *output == formatJSON {
+			return printJSON(cmd.OutOrStdout(), view)
+		}
+		t := newTable(cmd.OutOrStdout())
+		fmt.Fprintln(t, "DIED\tREASON\tID\tTARGET\tERROR")
+		for _, v := range view.Items {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", textTime(v.DiedAt), v.Reason, printable(v.ID), orDash(v.Target), oneLine(v.Error))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		return page.more(cmd, next)
+	})
+	return cmd
+}
+
+func newDeadShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "show ID",
+		Short:   "Show a dead letter with its headers and payload",
+		Example: `  bridge dead show order-7 -o json`,
+		Args:    cobra.ExactArgs(1),
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {
+		letter, err := q.DeadLetter(ctx, args[0])
+		if err != nil {
+			return unknownLetter(args[0], err)
+		}
+		v := newFullLetterView(&letter.DeadLetter)
+		if *output == formatJSON {
+			return printJSON(cmd.OutOrStdout(), v)
+		}
+		t := newTable(cmd.OutOrStdout())
+		for _, row := range [][2]string{
+			{"id", printable(v.ID)}, {"reason", string(v.Reason)}, {"error", oneLine(v.Error)}, {"died", textTime(v.DiedAt)},
+			{"target", orDash(v.Target)}, {"due", orDash(textTime(v.Due))}, {"scheduled at", orDash(textTime(v.ScheduledAt))},
+			{"expires after", orDash(v.ExpiresAfter)}, {"source", orDash(v.Source)},
+			{"attempts", fmt.Sprint(v.Attempts)}, {"lost leases", fmt.Sprint(v.LostLeases)}, {"key", v.Key.String()},
+		} {
+			fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])
+		}
+		for _, h := range v.Headers {
+			fmt.Fprintf(t, "header\t%s: %s\n", printable(h.Name), h.Value.String())
+		}
+		fmt.Fprintf(t, "payload\t%s\n", v.Payload.String())
+		return t.Flush()
+	})
+	return cmd
+}
+
+func unknownLetter(id string, err error) error {
+	if errors.Is(err, luascripts.ErrUnknown) {
+		return fmt.Errorf("there is no dead letter %s", id)
+	}
+	return err
+}
+
+func newDeadReplay() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "replay ID... | --reason R | --target T | --all",
+		Short: "Make dead letters pending messages again",
+		Long: `Make dead letters pending messages again, without any attempts counted. Each is
+checked as if it were new: what is still invalid stays dead, and so does what
+has an id that is pending again, unless forced.`,
+		Example: `  bridge dead replay order-7 order-8
+  bridge dead replay --reason attempts --dry-run
+  bridge dead replay --target nats://orders.timeout --reason attempts`,
+	}
+	output := outputFlag(cmd)
+	pick := pickFlags(cmd)
+	force := cmd.Flags().Bool("force", false, "replace what is pending under the same id")
+	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, s *Settings, q *luascripts.Queue) error {
+		decoder, err := s.newDecoder()
+		if err != nil {
+			return err
+		}
+		var done []letterDone
+		err = pick.each(ctx, q, args, func(letters []luascripts.Letter) {
+			for i := range letters {
+				d, err := letterDone{ID: letters[i].ID}, error(nil)
+				if pick.dryRun {
+					_, err = replayRequest(decoder, &letters[i])
+				} else {
+					err = replayLetter(ctx, q, decoder, letters[i], *force)
+				}
+				if err != nil {
+					d.Error = replayProblem(err)
+				}
+				done = append(done, d)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		return reportLetters(cmd, "replayed", pick.dryRun, done, *output)
+	})
+	return cmd
+}
+
+func newDeadPurge() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "purge ID... | --reason R | --target T | --all",
+		Short: "Drop dead letters for good",
+		Example: `  bridge dead purge order-7
+  bridge dead purge --reason rejected --yes`,
+	}
+	output := outputFlag(cmd)
+	pick := pickFlags(cmd)
+	yes := cmd.Flags().Bool("yes", false, "do not ask before dropping many")
+	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {
+		if len(args) == 0 && !pick.dryRun && !*yes {
+			n := 0
+			if err := pick.each(ctx, q, args, func(letters []luascripts.Letter) { n += len(letters) }); err != nil {
+				return err
+			}
+			if n > 0 && !confirm(cmd, fmt.Sprintf("Drop %d dead letters for good?", n)) {
+				return errors.New("nothing was dropped; with --yes it does not ask")
+			}
+		}
+		var done []letterDone
+		err := pick.each(ctx, q, args, func(letters []luascripts.Letter) {
+			errs := make([]error, len(letters))
+			if !pick.dryRun {
+				errs = q.Purge(ctx, letters)
+			}
+			for i := range letters {
+				d := letterDone{ID: letters[i].ID}
+				if errs[i] != nil {
+					d.Error = errs[i].Error()
+				}
+				done = append(done, d)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		return reportLetters(cmd, "purged", pick.dryRun, done, *output)
+	})
+	return cmd
+}
+
+// letterDone is what became of one letter; Error is empty if it went well.
+type letterDone struct {
+	ID    string `json:"id"`
+	Error string `json:"error,omitempty"`
+}
+
+func reportLetters(cmd *cobra.Command, verb string, dryRun bool, done []letterDone, output format) error {
+	failed := 0
+	for _, d := range done {
+		if d.Error != "" {
+			failed++
+		}
+	}
+	out := cmd.OutOrStdout()
+	if output == formatJSON {
+		err := printJSON(out, map[string]any{verb: len(done) - failed, "failed": failed, "dry_run": dryRun, "items": slices.Concat([]letterDone{}, done)})
+		if err != nil {
+			return err
+		}
+	} else {
+		would := ""
+		if dryRun {
+			would = "would be "
+		}
+		for _, d := range done {
+			if d.Error == "" {
+				fmt.Fprintf(out, "%s%s %s\n", would, verb, printable(d.ID))
+			} else {
+				fmt.Fprintf(cmd.ErrOrStderr(), "bridge: %s: %s\n", printable(d.ID), oneLine(d.Error))
+			}
+		}
+		fmt.Fprintf(out, "%d %s%s, %d not\n", len(done)-failed, would, verb, failed)
+	}
+	if failed > 0 {
+		return errSilent
+	}
+	return nil
+}
+
+// letterFilter picks dead letters by what they are.
+type letterFilter struct{ reason, target string }
+
+func filterFlags(cmd *cobra.Command) *letterFilter {
+	f := &letterFilter{}
+	names := make([]string, len(delaybridge.Reasons))
+	for i, r := range delaybridge.Reasons {
+		names[i] = string(r)
+	}
+	cmd.Flags().StringVar(&f.reason, "reason", "", "only those of this reason: "+strings.Join(names, ", "))
+	cmd.Flags().StringVar(&f.target, "target", "", "only those for this target")
+	return f
+}
+
+func (f *letterFilter) check() error {
+	if f.reason != "" && !slices.Contains(delaybridge.Reasons, delaybridge.Reason(f.reason)) {
+		return fmt.Errorf("--reason %q: takes one of %v", f.reason, delaybridge.Reasons)
+	}
+	return nil
+}
+
+func (f *letterFilter) matches(l *luascripts.Letter) bool {
+	return (f.reason == "" || string(l.Reason) == f.reason) && (f.target == "" || l.Target.String() == f.target)
+}
+
+// page returns up to limit matching letters behind a cursor. Where the queue's
+// page holds more that match than are wanted, it is read again up to the last
+// wanted one, for a cursor that goes on just behind that.
+func (f *letterFilter) page(ctx context.Context, q *luascripts.Queue, limit int, after string) ([]luascripts.Letter, string, error) {
+	const step = 100
+	var found []luascripts.Letter
+	for {
+		letters, next, err := q.Dead(ctx, step, after)
+		if err != nil {
+			return nil, "", err
+		}
+		for i := range letters {
+			if !f.matches(&letters[i]) {
+				continue
+			}
+			found = append(found, letters[i])
+			if len(found) < limit {
+				continue
+			}
+			if i < len(letters)-1 {
+				_, next, err = q.Dead(ctx, i+1, after)
+			}
+			return found, next, err
+		}
+		if next == "" {
+			return found, "", nil
+		}
+		after = next
+	}
+}
+
+// letterPick names the dead letters that a command works on.
+type letterPick struct {
+	*letterFilter
+	all, dryRun bool
+}
+
+func pickFlags(cmd *cobra.Command) *letterPick {
+	p := &letterPick{letterFilter: filterFlags(cmd)}
+	cmd.Flags().BoolVar(&p.all, "all", false, "all of them")
+	cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "only say what would be done")
+	return p
+}
+
+// each hands over the picked letters, a page at a time: there may be more than
+// fit into memory. A letter that dies again meanwhile does not come again.
+func (p *letterPick) each(ctx context.Context, q *luascripts.Queue, ids []string, work func([]luascripts.Letter)) error {
+	many := p.all || p.reason != "" || p.target != ""
+	if err := p.check(); err != nil {
+		return usageError{err}
+	}
+	if many == (len(ids) > 0) {
+		return usagef("takes either ids, or --reason, --target or --all")
+	}
+	for _, id := range ids {
+		l, err := q.DeadLetter(ctx, id)
+		if err != nil {
+			return unknownLetter(id, err)
+		}
+		work([]luascripts.Letter{l})
+	}
+	seen := map[string]bool{}
+	for after := ""; many; {
+		const step = 100
+		page, next, err := q.Dead(ctx, step, after)
+		if err != nil {
+			return err
+		}
+		picked := slices.DeleteFunc(page, func(l luascripts.Letter) bool { return !p.matches(&l) || seen[l.ID] })
+		for i := range picked {
+			seen[picked[i].ID] = true
+		}
+		work(picked)
+		if next == "" {
+			return nil
+		}
+		after = next
+	}
+	return nil
+}
+
+// confirm asks a person.
+func confirm(cmd *cobra.Command, question string) bool {
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s [y/N] ", question)
+	answer, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"delaybridge/luascripts"
+)
+
+func newGet() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get ID",
+		Short: "Show what is known of a message: pending, in flight, delivered, cancelled or dead",
+		Example: `  bridge get order-7
+  bridge get order-7 -o json`,
+		Args: cobra.ExactArgs(1),
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {
+		s, err := q.Get(ctx, args[0])
+		if errors.Is(err, luascripts.ErrUnknown) {
+			return fmt.Errorf("nothing is known of %s", args[0])
+		}
+		if err != nil {
+			return err
+		}
+		v := newMessageView(args[0], s)
+		if *output == formatJSON {
+			return printJSON(cmd.OutOrStdout(), v)
+		}
+		return printMessage(cmd.OutOrStdout(), v)
+	})
+	return cmd
+}
+
+func printMessage(w io.Writer, v messageView) error {
+	t := newTable(w)
+	row := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(t, "%s\t%s\n", name, value)
+		}
+	}
+	row("id", printable(v.ID))
+	row("state", string(v.State))
+	row("target", printable(v.Target))
+	row("due", textTime(v.Due))
+	row("scheduled at", textTime(v.ScheduledAt))
+	row("expires after", v.ExpiresAfter)
+	row("attempts", fmt.Sprint(v.Attempts))
+	row("lost leases", fmt.Sprint(v.LostLeases))
+	if v.NextTry != v.Due {
+		row("next try", textTime(v.NextTry))
+	}
+	row("lease ends", textTime(v.LeaseEnd))
+	if v.Target != "" {
+		row("payload", fmt.Sprintf("%d bytes", v.PayloadBytes))
+	}
+	return t.Flush()
+}
+
+// textTime is empty where there is no time.
+func textTime(t stamp) string {
+	if time.Time(t).IsZero() {
+		return ""
+	}
+	return formatTime(time.Time(t))
+}

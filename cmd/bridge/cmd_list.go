@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"delaybridge"
+	"delaybridge/luascripts"
+)
+
+func newList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List pending messages by due time",
+		Example: `  bridge list --limit 20
+  bridge list --sink nats -o json`,
+		Args: cobra.NoArgs,
+	}
+	output := outputFlag(cmd)
+	sink := cmd.Flags().String("sink", "", "only this sink's: "+strings.Join(delaybridge.Lanes[:], ", "))
+	page := pageFlags(cmd)
+	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, _ []string, _ *Settings, q *luascripts.Queue) error {
+		if *sink != "" && !slices.Contains(delaybridge.Lanes[:], *sink) {
+			return usagef("--sink %q: takes one of %s", *sink, strings.Join(delaybridge.Lanes[:], ", "))
+		}
+		if err := page.check(); err != nil {
+			return err
+		}
+		items, next, err := q.List(ctx, *sink, page.limit, page.after)
+		if err != nil {
+			return cursorError(err)
+		}
+		view := listView[messageView]{Items: []messageView{}, Next: next}
+		for _, p := range items {
+			view.Items = append(view.Items, newPendingView(p))
+		}
+		if *output == formatJSON {
+			return printJSON(cmd.OutOrStdout(), view)
+		}
+		t := newTable(cmd.OutOrStdout())
+		fmt.Fprintln(t, "DUE\tID\tTARGET\tATTEMPTS\tNEXT TRY")
+		for _, v := range view.Items {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", textTime(v.Due), printable(v.ID), printable(v.Target), v.Attempts, textTime(v.NextTry))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		return page.more(cmd, next)
+	})
+	return cmd
+}
+
+// page says which part of a list is wanted.
+type page struct {
+	limit int
+	after string
+}
+
+func pageFlags(cmd *cobra.Command) *page {
+	p := &page{}
+	cmd.Flags().IntVar(&p.limit, "limit", 100, "at most this many, 1 to 1000")
+	cmd.Flags().StringVar(&p.after, "after", "", "go on after this cursor, which the list before it printed")
+	return p
+}
+
+func (p *page) check() error {
+	if p.limit < 1 || p.limit > 1000 {
+		return usagef("--limit %d: takes a number from 1 to 1000", p.limit)
+	}
+	return nil
+}
+
+// more says how to go on, apart from the list itself.
+func (p *page) more(cmd *cobra.Command, next string) error {
+	if next == "" {
+		return nil
+	}
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "more: --after %s\n", next)
+	return err
+}
+
+func cursorError(err error) error {
+	if errors.Is(err, luascripts.ErrCursor) {
+		return usagef("--after: takes the cursor that a list printed")
+	}
+	return err
+}

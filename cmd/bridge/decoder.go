@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"time"
+
+	"delaybridge"
+	"delaybridge/ingest"
+)
+
+// decoderConfig is what holds requests to the settings, the same for every way in.
+// The error is a settingError.
+func (s *Settings) decoderConfig() (ingest.DecoderConfig, error) {
+	c := ingest.DefaultDecoderConfig()
+	c.AllowedTargets = s.AllowedTargets
+	c.MaxDelay = time.Duration(s.MaxDelay)
+	c.MaxPayload = int(s.MaxPayload)
+	c.ExpiresAfter = time.Duration(s.ExpiresAfter)
+	c.ClockTolerance = time.Duration(s.ClockTolerance)
+	for _, subject := range s.NATS.Ingest.Subjects {
+		c.Sources = append(c.Sources, delaybridge.Target{Sink: delaybridge.SinkNATS, Name: subject})
+	}
+	var err error
+	if c.Routes, err = ingest.ParseRoutes(string(s.Routes)); err != nil {
+		return c, fieldSetting(err)
+	}
+	if s.RejectTarget != "" {
+		if c.RejectTarget, err = delaybridge.ParseTarget(string(s.RejectTarget)); err != nil {
+			return c, *wrong("REJECT_TARGET", s.RejectTarget, "takes a target such as nats://bridge.rejected: "+reasonOf(err))
+		}
+	}
+	return c, nil
+}
+
+// newDecoder returns the decoder of decoderConfig; the error is a settingError.
+func (s *Settings) newDecoder() (*ingest.Decoder, error) {
+	c, err := s.decoderConfig()
+	if err != nil {
+		return nil, err
+	}
+	d, err := ingest.NewDecoder(c)
+	if err != nil {
+		return nil, fieldSetting(err)
+	}
+	return d, nil
+}
+
+// fieldSetting turns an error whose field is a setting into a settingError.
+func fieldSetting(err error) error {
+	if fe, ok := errors.AsType[*delaybridge.FieldError](err); ok {
+		return settingError{fe.Field, fe.Value, fe.Reason}
+	}
+	return err
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+)
+
+// What "bridge dev" brings along for trying things out.
+const (
+	devStream = "DEV"
+	devHello  = "dev.hello"
+)
+
+var devSubjects = []string{"dev.>", "orders.>"}
+
+func newDev() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything in one process, with nothing to install; nothing survives exit",
+		Long: `Run the bridge with an in-memory Redis and a NATS server with JetStream, all in
+this process and on loopback only. Nothing survives exit. The BRIDGE_ settings
+are honoured, except those that say where Redis and NATS are.`,
+		Example: `  bridge dev
+  bridge dev --nats-port 14222 --redis-port 16379`,
+		Args: cobra.NoArgs,
+	}
+	redisPort := cmd.Flags().Int("redis-port", 6399, "port of the in-memory Redis; 0 takes any free one")
+	natsPort := cmd.Flags().Int("nats-port", 4222, "port of the NATS server; 0 takes any free one")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		for _, p := range []struct {
+			flag string
+			port int
+		}{{"--redis-port", *redisPort}, {"--nats-port", *natsPort}} {
+			if p.port < 0 || p.port > 65535 {
+				return usagef("%s %d: takes a port, or 0", p.flag, p.port)
+			}
+		}
+		return dev(cmd.Context(), *redisPort, *natsPort, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+// dev runs the embedded servers, the bridge, and a first message, until ctx ends.
+func dev(ctx context.Context, redisPort, natsPort int, stdout, stderr io.Writer) error {
+	s, warnings, err := loadSettings()
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(stderr, "bridge: warning: "+oneLine(w))
+	}
+	servers, err := startEmbedded(redisPort, natsPort)
+	if err != nil {
+		return err
+	}
+	defer servers.close()
+	s.useEmbedded(servers)
+	level := text("warn")
+	if os.Getenv(prefix+"_LOG_LEVEL") != "" {
+		level = s.LogLevel
+	}
+	log := newLog(level, "console")
+	defer func() { _ = log.Sync() }()
+
+	out := &screen{w: stdout}
+	out.printf(`Delaybridge, everything in one process. NOTHING SURVIVES EXIT.
+
+  Redis  %-28s in memory
+  NATS   %-28s JetStream, in a directory that is removed at exit
+         schedule on %s
+         stream %s holds %s
+
+`, servers.redisURL, servers.natsURL, strings.Join(s.NATS.Ingest.Subjects, ", "), devStream, strings.Join(devSubjects, " and "))
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return run(ctx, s, log, nil) })
+	g.Go(func() error { return demo(ctx, s, servers, out) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	out.printf("Stopped; everything is gone.\n")
+	return nil
+}
+
+// useEmbedded points the settings at the embedded servers.
+func (s *Settings) useEmbedded(e *embedded) {
+	s.Roles = list{roleIngest, roleScheduler}
+	s.Redis.URL, s.Redis.Mode = address(e.redisURL), "single"
+	s.NATS.URL, s.NATS.Creds, s.NATS.Nkey = address(e.natsURL), "", ""
+	s.NATS.TLS.CA, s.NATS.TLS.Cert, s.NATS.TLS.Key = "", "", ""
+	s.NATS.Ingest.Create = true
+}
+
+// demo makes the stream to try things on, shows what arrives there, and sends
+// one message through the bridge as a proof that it works.
+func demo(ctx context.Context, s *Settings, servers *embedded, out *screen) error {
+	nc, err := nats.Connect(servers.natsURL, nats.Name("bridge dev"), nats.InProcessServer(servers.nats))
+	if err != nil {
+		return fmt.Errorf("connect to the embedded NATS server: %w", err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: devStream, Subjects: devSubjects, Discard: jetstream.DiscardOld, MaxBytes: 64 << 20,
+	}); err != nil {
+		return fmt.Errorf("make stream %s: %w", devStream, err)
+	}
+
+	hello := make(chan struct{})
+	var once sync.Once
+	for _, subject := range devSubjects {
+		if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
+			out.printf("%s  arrived on %s: %s%s\n", clock(time.Now()), printable(m.Subject), shorten(m.Data), lateness(m, time.Now()))
+			if m.Subject == devHello {
+				once.Do(func() { close(hello) })
+			}
+		}); err != nil {
+			return err
+		}
+	}
+
+	const delay = 2 * time.Second
+	if !publishWhenReady(ctx, js, s, delay) {
+		return nil
+	}
+	out.printf("%s  ready; scheduled a message for nats://%s in %s\n", clock(time.Now()), devHello, delay)
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-hello:
+	case <-time.After(delay + 10*time.Second):
+		out.printf("%s  the message has not arrived; perhaps a setting rejects it:\n", clock(time.Now()))
+		out.printf("  %s dead list\n", ourself(servers))
+	}
+	out.printf(`
+Try next, from another terminal; what arrives is shown here:
+
+  %[1]s schedule --target nats://orders.timeout --delay 5s '{"order":7}'
+  %[1]s stats
+
+or with the nats command, from any NATS client alike:
+
+  nats --server %[2]s pub %[3]s '{"order":8}' -H Bridge-Target:nats://orders.timeout -H Bridge-Delay:5s
+  nats --server %[2]s sub 'orders.>'
+
+Ctrl-C stops it.
+
+`, ourself(servers), servers.natsURL, s.NATS.Ingest.Subjects[0])
+	<-ctx.Done()
+	return nil
+}
+
+// publishWhenReady sends the first message as a producer would, as soon as the
+// bridge has made the stream it reads from. It returns false if ctx ended first.
+func publishWhenReady(ctx context.Context, js jetstream.JetStream, s *Settings, delay time.Duration) bool {
+	for {
+		m := nats.NewMsg(strings.NewReplacer("*", "dev", ">", "dev").Replace(s.NATS.Ingest.Subjects[0]))
+		m.Header.Set("Bridge-Target", "nats://"+devHello)
+		m.Header.Set("Bridge-Delay", delay.String())
+		m.Data = []byte("hello, later")
+		_, err := js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
+		if err == nil {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// lateness says how long after its due time a message of the bridge arrived.
+func lateness(m *nats.Msg, at time.Time) string {
+	due, err := time.Parse(time.RFC3339, m.Header.Get("Bridge-Due-At"))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("  (%d ms after it was due)", at.Sub(due).Milliseconds())
+}
+
+// ourself is how this program is run again, with what it needs to find Redis.
+func ourself(servers *embedded) string {
+	program := os.Args[0]
+	if strings.Contains(program, "go-build") {
+		program = "go run ./cmd/bridge"
+	} else if _, err := os.Stat(program); err != nil && filepath.Base(program) != program {
+		program = "bridge"
+	}
+	return fmt.Sprintf("%s_REDIS_URL=%s %s", prefix, servers.redisURL, program)
+}
+
+func clock(t time.Time) string { return t.Format("15:04:05.000") }
+
+func shorten(b []byte) string {
+	const most = 80
+	if len(b) > most {
+		return printable(string(b[:most])) + "..."
+	}
+	return printable(string(b))
+}
+
+// screen lets several goroutines print.
+type screen struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *screen) printf(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintf(s.w, format, args...)
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+	"go.uber.org/zap"
+
+	"delaybridge/sinks"
+)
+
+// connectNATS opens a connection for one use. It returns at once, also where no
+// server answers: the connection goes on trying for ever, and says in the log
+// when that begins and when it ends. Only wrong settings are errors. lost is
+// called if the connection is ever closed for good by anything but the program.
+func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*nats.Conn, error) {
+	n := &s.NATS
+	log = log.With(zap.String("use", use))
+	options := append(sinks.NATSOptions(log),
+		nats.Name("delaybridge "+use),
+		nats.Timeout(2*time.Second),
+		nats.ReconnectJitter(200*time.Millisecond, 500*time.Millisecond),
+		nats.ClosedHandler(func(nc *nats.Conn) {
+			if err := nc.LastError(); err != nil {
+				lost(fmt.Errorf("nats %s: connection closed: %w", use, err))
+			}
+		}),
+	)
+	if n.Creds != "" {
+		options = append(options, nats.UserCredentials(string(n.Creds)))
+	}
+	if n.Nkey != "" {
+		pair, err := nkeys.FromSeed([]byte(n.Nkey))
+		if err != nil {
+			return nil, *wrong("NATS_NKEY", n.Nkey, takesSeed)
+		}
+		public, err := pair.PublicKey()
+		if err != nil {
+			return nil, *wrong("NATS_NKEY", n.Nkey, takesSeed)
+		}
+		options = append(options, nats.Nkey(public, pair.Sign))
+	}
+	if n.TLS.CA != "" {
+		options = append(options, nats.RootCAs(string(n.TLS.CA)))
+	}
+	if n.TLS.Cert != "" {
+		options = append(options, nats.ClientCert(string(n.TLS.Cert), string(n.TLS.Key)))
+	}
+	nc, err := nats.Connect(string(n.URL), options...)
+	if err != nil {
+		// The client's text may repeat the URL.
+		return nil, *wrong("NATS_URL", n.URL, "cannot be used: "+strings.ReplaceAll(maskURLs(err.Error()), string(n.URL), n.URL.String()))
+	}
+	if !nc.IsConnected() {
+		log.Warn("no NATS server answers yet, trying again until one does", zap.Stringer("url", n.URL))
+	}
+	return nc, nil
+}
+
+const takesSeed = "takes an NKey seed, which begins with SU"

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"delaybridge"
+	"delaybridge/ingest"
+	"delaybridge/luascripts"
+)
+
+// errCorruptLetter says that a letter has no message that could be delivered.
+var errCorruptLetter = errors.New("its record cannot be read; only purge it")
+
+// replayRequest checks a dead letter as if it were new. A rejected one is
+// decoded again from what its source sent, and goes out under its own id; any
+// other is due now, under the same id. The error is why it is still invalid.
+func replayRequest(d *ingest.Decoder, letter *luascripts.Letter) (delaybridge.Request, error) {
+	if letter.Corrupt {
+		return delaybridge.Request{}, errCorruptLetter
+	}
+	record, err := ingest.RejectedRecord(letter.Message)
+	if err == nil {
+		r, err := d.Parse(record)
+		// A replay is asked for now: what came from the source meanwhile does
+		// not make it stale.
+		r.Message.Position, r.FromAPI = newPosition(), true
+		return r, err
+	}
+	m := letter.Message
+	m.Due = later(m.Due, time.Now())
+	record = ingest.Record{Position: newPosition(), Key: m.Key, Payload: m.Payload, FromAPI: true, Headers: []delaybridge.Header{
+		{Name: "Bridge-Id", Value: []byte(m.ID)},
+		{Name: "Bridge-Target", Value: []byte(m.Target.String())},
+		{Name: "Bridge-Deliver-At", Value: strconv.AppendInt(nil, m.Due.UnixMilli(), 10)},
+	}}
+	if _, err := d.Parse(record); err != nil {
+		return delaybridge.Request{}, err
+	}
+	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m, FromAPI: true}, nil
+}
+
+// replayLetter makes a dead letter a pending message again. With force it
+// replaces what is pending under its id.
+func replayLetter(ctx context.Context, q *luascripts.Queue, d *ingest.Decoder, letter luascripts.Letter, force bool) error {
+	r, err := replayRequest(d, &letter)
+	if err != nil {
+		return err
+	}
+	if r.Op == delaybridge.OpSchedule && r.Message.ID == letter.ID {
+		return q.Replay(ctx, letter, r.Message, force)
+	}
+	// Under another id: stored first, dropped after that, so that a crash in
+	// between leaves the letter to be replayed again.
+	if !force && r.Op == delaybridge.OpSchedule {
+		s, err := q.Get(ctx, r.Message.ID)
+		if err != nil && !errors.Is(err, luascripts.ErrUnknown) {
+			return err
+		}
+		if err == nil && (s.State == delaybridge.StatePending || s.State == delaybridge.StateInFlight) {
+			return fmt.Errorf("%s: %w", r.Message.ID, luascripts.ErrPending)
+		}
+	}
+	if result := q.Store(ctx, []delaybridge.Request{r})[0]; result.Err != nil {
+		return result.Err
+	}
+	return q.Purge(ctx, []luascripts.Letter{letter})[0]
+}
+
+// replayProblem says why a letter was not replayed, without repeating its id.
+func replayProblem(err error) string {
+	switch {
+	case errors.Is(err, luascripts.ErrPending):
+		return "a message of that id is pending; --force replaces it"
+	case errors.Is(err, luascripts.ErrUnknown):
+		return "it is gone, or has died again since it was read"
+	case errors.Is(err, delaybridge.ErrInvalid):
+		return "still invalid: " + err.Error()
+	}
+	return err.Error()
+}
+
+// later returns the later of two times, to the millisecond.
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		a = b
+	}
+	return a.Truncate(time.Millisecond).UTC()
+}

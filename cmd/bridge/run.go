@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"delaybridge"
+	"delaybridge/luascripts"
+	"delaybridge/scheduler"
+	"delaybridge/sinks"
+)
+
+// run is the whole program with one set of settings. It builds, in this order,
+//
+//	Redis <- queue <- ingest    <- NATS
+//	           ^------ scheduler -> sinks -> NATS
+//
+// and runs all of it until ctx ends. Then ingest takes in no more, the scheduler
+// claims no more, both finish what they hold, and the connections are closed
+// after that. It returns nil after an orderly end.
+func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection) (err error) {
+	client, err := luascripts.Connect(string(s.Redis.URL), string(s.Redis.Mode))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	queue, err := awaitQueue(ctx, s, client, inspect, log)
+	if ctx.Err() != nil {
+		return nil // stopped before anything began
+	}
+	if err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // for what has been started when a later step fails
+	g, ctx := errgroup.WithContext(ctx)
+	// A connection that is closed for good ends the program, to be started again.
+	lost := make(chan error, 1)
+	onLost := func(err error) {
+		select {
+		case lost <- err:
+		default:
+		}
+	}
+	g.Go(func() error {
+		select {
+		case err := <-lost:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
+
+	if slices.Contains(s.Roles, roleIngest) {
+		sources, close, err := s.newSources(queue, onLost, log)
+		if err != nil {
+			return err
+		}
+		defer close()
+		for _, source := range sources {
+			g.Go(func() error { return source.Run(ctx) })
+		}
+	}
+	if slices.Contains(s.Roles, roleScheduler) {
+		mux, close, err := s.newSinks(onLost, log)
+		if err != nil {
+			return err
+		}
+		defer close()
+		sched, err := scheduler.New(s.schedulerConfig(mux, log), queue, mux)
+		if err != nil {
+			return err
+		}
+		g.Go(func() error { return sched.Run(ctx) })
+	}
+
+	log.Info("running")
+	<-ctx.Done()
+	log.Info("stopping: taking in and claiming no more, finishing what is held")
+	err = waitFor(g, time.Duration(s.ShutdownTimeout)+time.Second)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	log.Info("stopped")
+	return nil
+}
+
+// waitFor waits for the group to end, but not for ever: what is left is
+// somebody else's once its leases have ended.
+func waitFor(g *errgroup.Group, most time.Duration) error {
+	ended := make(chan error, 1)
+	go func() { ended <- g.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(most):
+		return fmt.Errorf("not everything has ended within %v: exiting all the same, what is held comes back when its leases end", most)
+	}
+}
+
+// newSinks connects to every configured broker. Call close after the last publish.
+func (s *Settings) newSinks(lost func(error), log *zap.Logger) (_ sinks.Mux, close func(), err error) {
+	nc, err := connectNATS(s, "sink", log, lost)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg := sinks.DefaultNATSConfig()
+	cfg.PublishTimeout = time.Duration(s.PublishTimeout)
+	jetStream, err := sinks.NewNATS(nc, cfg)
+	if err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	core, err := sinks.NewNATSCore(nc, cfg)
+	if err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	return sinks.Mux{delaybridge.SinkNATS: jetStream, delaybridge.SinkNATSCore: core}, nc.Close, nil
+}
+
+func (s *Settings) schedulerConfig(mux sinks.Mux, log *zap.Logger) scheduler.Config {
+	c := scheduler.DefaultConfig()
+	for _, lane := range delaybridge.Lanes {
+		if mux[lane] != nil {
+			c.Lanes = append(c.Lanes, lane)
+		}
+	}
+	c.Batch, c.MaxInflight = int(s.Batch), int(s.MaxInflight)
+	c.Lease = time.Duration(s.Lease)
+	c.RetryBase, c.RetryMax = time.Duration(s.RetryBase), time.Duration(s.RetryMax)
+	c.MaxAttempts, c.PollMax = int(s.MaxAttempts), time.Duration(s.PollMax)
+	c.ShutdownTimeout, c.Log = time.Duration(s.ShutdownTimeout), log
+	return c
+}

@@ -1,0 +1,237 @@
+// Package test runs the built program, as its users do, against real servers:
+// several processes, set by environment only, killed and started again.
+package test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long a test waits for what must happen. It is a limit for
+// failures, not a promise of speed.
+const patience = 20 * time.Second
+
+// built holds the binary that all tests of this package run.
+var built struct {
+	sync.Once
+	dir, path string
+	err       error
+}
+
+// binary builds the program once.
+func binary(t testing.TB) string {
+	t.Helper()
+	built.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "bridge-test-"); built.err != nil {
+			return
+		}
+		built.path = filepath.Join(built.dir, "bridge")
+		args := []string{"build", "-o", built.path}
+		if raceEnabled {
+			args = append(args, "-race")
+		}
+		if out, err := exec.Command("go", append(args, "delaybridge/cmd/bridge")...).CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("build: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.path
+}
+
+func removeBinary() {
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+}
+
+// Env is the settings of a process, without the BRIDGE_ of their names. Nothing
+// else of the test's own environment reaches the process but what Go and a
+// shell need.
+type Env map[string]string
+
+// With returns a copy with more settings.
+func (e Env) With(more Env) Env {
+	all := Env{}
+	for _, m := range []Env{e, more} {
+		for k, v := range m {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+func (e Env) list() []string {
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}
+	for k, v := range e {
+		env = append(env, "BRIDGE_"+k+"="+v)
+	}
+	return env
+}
+
+// Process is a running bridge.
+type Process struct {
+	cmd    *exec.Cmd
+	out    output
+	exited chan struct{}
+	code   int
+}
+
+// Start runs the program with args and returns at once. The process is killed
+// with the test, and its output shown if the test failed.
+func Start(t testing.TB, env Env, args ...string) *Process {
+	t.Helper()
+	p := &Process{cmd: exec.Command(binary(t), args...), exited: make(chan struct{})}
+	p.cmd.Env = env.list()
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	// The process must not outlive a test binary that is killed.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("start bridge: %v", err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		p.code = p.cmd.ProcessState.ExitCode()
+		close(p.exited)
+	}()
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("bridge %s (pid %d) said:\n%s", strings.Join(args, " "), p.Pid(), tail(p.out.String()))
+		}
+	})
+	return p
+}
+
+func tail(s string) string {
+	const most = 8000
+	if len(s) > most {
+		return "...\n" + s[len(s)-most:]
+	}
+	return s
+}
+
+// Serve starts "bridge serve" and waits until it runs.
+func Serve(t testing.TB, env Env) *Process {
+	t.Helper()
+	p := Start(t, env, "serve")
+	p.Await(t, `"msg":"running"`)
+	return p
+}
+
+// Pid is the process's number.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Output is everything that the process has said so far.
+func (p *Process) Output() string { return p.out.String() }
+
+// Kill ends the process as a crash would, and waits for its end.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+}
+
+// Signal sends a signal and does not wait.
+func (p *Process) Signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
+
+// Exit waits for the process to end by itself and returns its exit code.
+func (p *Process) Exit(t testing.TB) int {
+	t.Helper()
+	select {
+	case <-p.exited:
+	case <-time.After(2 * patience):
+		t.Fatalf("bridge (pid %d) did not end in time; it said:\n%s", p.Pid(), tail(p.Output()))
+	}
+	return p.code
+}
+
+// Await waits until the process has said something.
+func (p *Process) Await(t testing.TB, text string) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		said, more := p.out.next()
+		if strings.Contains(said, text) {
+			return
+		}
+		select {
+		case <-more:
+		case <-p.exited:
+			if !strings.Contains(p.Output(), text) {
+				t.Fatalf("bridge ended (code %d) without %q; it said:\n%s", p.code, text, tail(p.Output()))
+			}
+			return
+		case <-deadline:
+			t.Fatalf("bridge did not say %q in time; it said:\n%s", text, tail(said))
+		}
+	}
+}
+
+// output collects what a process says, and tells who waits for more.
+type output struct {
+	mu   sync.Mutex
+	b    bytes.Buffer
+	more chan struct{}
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.more != nil {
+		close(o.more)
+		o.more = nil
+	}
+	return o.b.Write(p)
+}
+
+// String returns everything so far.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// next returns everything so far, and a channel that is closed at the next write.
+func (o *output) next() (string, <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.more == nil {
+		o.more = make(chan struct{})
+	}
+	return o.b.String(), o.more
+}
+
+// Ran is a command that has ended.
+type Ran struct {
+	Stdout, Stderr string
+	Code           int
+}
+
+// Run runs one command to its end.
+func Run(t testing.TB, env Env, stdin string, args ...string) Ran {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary(t), args...)
+	cmd.Env = env.list()
+	cmd.Stdin = strings.NewReader(stdin)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("bridge %s: %v", strings.Join(args, " "), err)
+	}
+	return Ran{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
