@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Errors of a request.
@@ -97,4 +100,23 @@ func ClassOf(err error) Class {
 		return ce.class
 	}
 	return ClassUnknown
+}
+
+// MaxErrorBytes is the length at which stored error texts are cut.
+const MaxErrorBytes = 1024
+
+// ErrorText returns an error's text as one line of printable text of at most
+// MaxErrorBytes, fit for a header of either broker and for a terminal.
+func ErrorText(text string) string {
+	text = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsGraphic(r) || r == '\u2028' || r == '\u2029' {
+			return '?'
+		}
+		return r
+	}, text))
+	if len(text) > MaxErrorBytes {
+		const more = "…"
+		text = strings.ToValidUTF8(text[:MaxErrorBytes-len(more)], "") + more
+	}
+	return text
 }

@@ -180,6 +180,3 @@ type DeadLetter struct {
 	Corrupt bool
 	Raw     []byte
 }
-
-// MaxErrorBytes is the length at which stored error texts are cut.
-const MaxErrorBytes = 1024

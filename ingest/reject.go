@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"delaybridge"
@@ -32,7 +31,7 @@ const (
 // unchanged (Bridge-Delay, Nats-Msg-Id, Content-Type, …), so that RejectedRecord
 // can give the record back. Scheduled and Due are the record's timestamp.
 func (d *Decoder) Reject(rec Record, err error) delaybridge.Request {
-	text := errorText(err)
+	text := delaybridge.ErrorText(err.Error())
 	now := d.cfg.Now()
 	m := delaybridge.Message{
 		ID:        positionID("rejected:", rec.Position),
@@ -109,23 +108,6 @@ func positionID(prefix string, p delaybridge.Position) string {
 	head := strings.ToValidUTF8(id, "_")
 	head = strings.ToValidUTF8(head[:min(len(head), delaybridge.MaxIDBytes-end-len(hash))], "")
 	return head + hash + tail
-}
-
-// errorText returns an error as one line of printable text of at most
-// MaxErrorBytes, fit for a header of either broker.
-func errorText(err error) string {
-	text := strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsGraphic(r) || r == '\u2028' || r == '\u2029' {
-			return '?'
-		}
-		return r
-	}, err.Error())
-	text = strings.TrimSpace(text)
-	if len(text) > delaybridge.MaxErrorBytes {
-		const more = "…"
-		text = strings.ToValidUTF8(text[:delaybridge.MaxErrorBytes-len(more)], "") + more
-	}
-	return text
 }
 
 func hasPrefixFold(s, prefix string) bool {

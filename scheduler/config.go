@@ -35,6 +35,8 @@ type Queue interface {
 	// Sweep drops what has outlived its time in a shard.
 	Sweep(ctx context.Context, shard int) (int, error)
 
+	// Store takes in copies of dead letters.
+	Store(ctx context.Context, requests []delaybridge.Request) []delaybridge.Result
 	// Ack, Release, Retry and Bury settle claims. Each returns one error a claim;
 	// what is not ErrLeaseLost is safe to try again.
 	Ack(ctx context.Context, claims []delaybridge.Claim) []error
@@ -60,6 +62,9 @@ type Config struct {
 	// MaxAttempts is after how many failed attempts a message is a dead letter.
 	// Defaults to 12.
 	MaxAttempts int
+	// DeadTarget is told of each dead letter by a message of its own. Defaults to
+	// none.
+	DeadTarget delaybridge.Target
 	// PollMax is the longest that a lane sleeps without a look at the queue.
 	// Defaults to 1 s.
 	PollMax time.Duration

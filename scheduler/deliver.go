@@ -39,6 +39,7 @@ type outcome struct {
 // deliver publishes one batch and passes on what became of each message.
 func (l *lane) deliver(ctx context.Context, batch []delaybridge.Claim, until time.Time) {
 	errs := l.sink.Publish(ctx, batch)
+	delaybridge.Failpoint("confirmed")
 	out := make([]outcome, len(batch))
 	for i := range batch {
 		err := errNoOutcome
@@ -200,6 +201,9 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 			burials, byBury = append(burials, burialOf(o)), append(byBury, i)
 		}
 	}
+	if len(releases) > 0 {
+		delaybridge.Failpoint("releasing")
+	}
 	lost := 0
 	sift := func(indexes []int, errs []error) {
 		for n, i := range indexes {
@@ -224,14 +228,33 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 		sift(byRelease, l.queue.Release(ctx, releases))
 	}
 	if len(burials) > 0 {
-		sift(byBury, l.queue.Bury(ctx, burials))
+		sift(byBury, l.bury(ctx, burials))
 	}
 	if lost > 0 {
 		l.log.Warn("leases were lost before they could be settled: the messages are or were delivered by another",
 			zap.Int("count", lost))
 	}
+	delaybridge.Failpoint("settled")
 	l.giveUp(len(all) - len(again))
 	return again
+}
+
+// bury carries out burials whose copies are stored, and returns one error each.
+func (l *lane) bury(ctx context.Context, burials []delaybridge.Burial) []error {
+	errs := l.storeCopies(ctx, burials)
+	var ready []delaybridge.Burial
+	var of []int
+	for i, err := range errs {
+		if err == nil {
+			ready, of = append(ready, burials[i]), append(of, i)
+		}
+	}
+	if len(ready) > 0 {
+		for n, err := range l.queue.Bury(ctx, ready) {
+			errs[of[n]] = err
+		}
+	}
+	return errs
 }
 
 // giveUp makes room for n more.

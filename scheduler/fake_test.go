@@ -172,6 +172,20 @@ func each[T any](q *fakeQueue, items []T, do func(T) error) []error {
 	return errs
 }
 
+func (q *fakeQueue) Store(_ context.Context, requests []delaybridge.Request) []delaybridge.Result {
+	out := make([]delaybridge.Result, len(requests))
+	for i, r := range requests {
+		if out[i].Err = q.brokenSettle; q.brokenSettle == nil {
+			q.add(r.Message.Target.Sink, r.Message.Target.Name, r.Message.ID, time.Until(r.Message.Due))
+			q.set(func(q *fakeQueue) {
+				it := q.due[r.Message.Target.Sink][r.Message.ID]
+				it.c.Message = r.Message
+			})
+		}
+	}
+	return out
+}
+
 func (q *fakeQueue) Ack(_ context.Context, claims []delaybridge.Claim) []error {
 	return each(q, claims, func(c delaybridge.Claim) error {
 		return q.settle("ack", c, func(*fakeItem) { q.acked[c.ID] = time.Now() })

@@ -207,6 +207,9 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 			}
 		}
 	}
+	if len(claims) > 0 {
+		delaybridge.Failpoint("claimed")
+	}
 	l.mu.Lock()
 	l.held += len(claims) + len(expired)
 	l.mu.Unlock()

@@ -164,6 +164,31 @@ func TestExpiredIsADeadLetterAndNotPublished(t *testing.T) {
 	})
 }
 
+func TestADeadLetterIsCopiedToTheDeadTargetOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue()
+		q.add("kafka", "orders", "a1", 0)
+		q.add("nats", "unused", "b1", 0)
+		var copies []delaybridge.Claim
+		stop := start(t, q, func(ctx context.Context, batch []delaybridge.Claim) []error {
+			if batch[0].Target.Name == "dead" {
+				copies = append(copies, batch...)
+			}
+			return answer(delaybridge.Permanent(errors.New("bad\nnews")))(ctx, batch)
+		}, func(c *Config) { c.DeadTarget = delaybridge.Target{Sink: "nats", Name: "dead"} })
+		time.Sleep(time.Hour)
+		ok(t, stop)
+		if len(copies) != 2 || len(q.dead) != 4 {
+			t.Fatalf("%d copies, %d dead letters, want 2 and 4 (a copy that cannot be delivered is a dead letter)", len(copies), len(q.dead))
+		}
+		for _, c := range copies {
+			if c.ID == "dead:a1" && string(c.Headers[0].Value) != "permanent: kafka://orders: bad?news" {
+				t.Errorf("Bridge-Error %q", c.Headers[0].Value)
+			}
+		}
+	})
+}
+
 func TestABrokerThatIsDownHoldsUpItsOwnLaneOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue()

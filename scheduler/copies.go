@@ -1,0 +1,58 @@
+package scheduler
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"delaybridge"
+)
+
+// copySource is the source of the positions that copies of dead letters have; it
+// also tells a copy from anything else.
+const copySource = "dead"
+
+// copyOf returns the message that tells the dead target of a burial: due now,
+// under an id of its own, everything else as it was. The burial of a copy has
+// none, or an unreachable dead target would fill itself for ever.
+func (l *lane) copyOf(b delaybridge.Burial) (delaybridge.Request, bool) {
+	if l.cfg.DeadTarget == (delaybridge.Target{}) || b.Claim.Position.Source == copySource {
+		return delaybridge.Request{}, false
+	}
+	m := b.Claim.Message
+	text := string(b.Reason) + ": " + m.Target.String() + ": " + b.Error
+	headers := []delaybridge.Header{{Name: headerError, Value: []byte(delaybridge.ErrorText(text))}}
+	for _, h := range m.Headers {
+		if !strings.EqualFold(h.Name, headerError) {
+			headers = append(headers, h)
+		}
+	}
+	m.ID, m.Target, m.Headers = "dead:"+m.ID, l.cfg.DeadTarget, headers
+	// The same however often this burial is tried, later than any before it.
+	m.Position = delaybridge.Position{Source: copySource, Offset: uint64(b.Claim.Lease.End)}
+	m.Due, m.ExpiresAfter = time.Now().Truncate(time.Millisecond), 0
+	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m}, true
+}
+
+const headerError = "Bridge-Error"
+
+// storeCopies stores the copies of burials before these are carried out, so that
+// a crash in between repeats both and loses neither. It returns one error for
+// each burial.
+func (l *lane) storeCopies(ctx context.Context, burials []delaybridge.Burial) []error {
+	errs := make([]error, len(burials))
+	var requests []delaybridge.Request
+	var of []int
+	for i, b := range burials {
+		if r, ok := l.copyOf(b); ok {
+			requests, of = append(requests, r), append(of, i)
+		}
+	}
+	if len(requests) == 0 {
+		return errs
+	}
+	for n, result := range l.queue.Store(ctx, requests) {
+		errs[of[n]] = result.Err
+	}
+	return errs
+}
