@@ -3,10 +3,13 @@ package test
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -155,16 +158,97 @@ func TestTermLosesNothing(t *testing.T) {
 	}
 }
 
-// TestSecondSignalEndsAtOnce stops a bridge that waits for a broker that does
-// not answer.
-func TestSecondSignalEndsAtOnce(t *testing.T) {
+// TestStopsWhileItWaits stops a bridge that waits for a Redis that is not there.
+func TestStopsWhileItWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := Start(t, w.env.With(Env{"REDIS_URL": "redis://127.0.0.1:1/0"}), "serve")
 	p.Await(t, "redis does not answer yet")
-	p.Signal(syscall.SIGINT)
-	p.Signal(syscall.SIGINT)
-	if code := p.Exit(t); code != 0 && code != 1 {
+	p.Signal(syscall.SIGTERM)
+	if code := p.Exit(t); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// TestSecondSignalEndsAtOnce stops a bridge whose broker does not confirm what
+// was published. It waits for that; a second signal ends it.
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	relay := newRelay(t, strings.TrimPrefix(w.nats.URL, "nats://"))
+	p := w.serve(t, Env{"NATS_URL": "nats://" + relay.addr, "ROLES": "ingest,scheduler", "PUBLISH_TIMEOUT": "30s", "LEASE": "60s"})
+	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.x", "Bridge-Delay: 500ms", "Bridge-Id: held")
+	w.awaitState(t, "held", "pending")
+	relay.hold()
+	// It is published and arrives, but the confirmation does not.
+	w.table.Await(t, "held")
+	w.awaitState(t, "held", "in_flight")
+	p.Signal(syscall.SIGTERM)
+	p.Await(t, "stopping")
+	if !servers.Eventually(func() bool { p.Signal(syscall.SIGTERM); return strings.Contains(p.Output(), "second signal") }) {
+		t.Error("a second signal did not count")
+	}
+	if code := p.Exit(t); code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// relay passes TCP connections on to a server, until it is told to hold back
+// what the server answers.
+type relay struct {
+	addr string
+	held chan struct{}
+}
+
+func newRelay(t *testing.T, server string) *relay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{addr: l.Addr().String(), held: make(chan struct{})}
+	ended := make(chan struct{})
+	var open sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close()
+		close(ended)
+		open.Wait()
+	})
+	open.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			upstream, err := net.Dial("tcp", server)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			open.Go(func() { _, _ = io.Copy(upstream, client) })
+			open.Go(func() {
+				b := make([]byte, 32<<10)
+				for {
+					n, err := upstream.Read(b)
+					select {
+					case <-r.held:
+						<-ended
+						return
+					default:
+					}
+					if _, werr := client.Write(b[:n]); err != nil || werr != nil {
+						return
+					}
+				}
+			})
+			open.Go(func() {
+				<-ended
+				_, _ = client.Close(), upstream.Close()
+			})
+		}
+	})
+	return r
+}
+
+// hold keeps back everything that the server says from now on.
+func (r *relay) hold() { close(r.held) }

@@ -49,6 +49,25 @@ type Settings struct {
 		} `split_words:"true"`
 	} `split_words:"true"`
 
+	Kafka struct {
+		Brokers list `split_words:"true" desc:"host:port of some brokers, with commas between; empty: no Kafka"`
+		TLS     struct {
+			Enable boolean `split_words:"true" desc:"connect by TLS; it is on too where a CA or certificate is set"`
+			CA     text    `split_words:"true" desc:"path of the CA certificates to trust instead of the system's, PEM"`
+			Cert   text    `split_words:"true" desc:"path of the client certificate, PEM"`
+			Key    text    `split_words:"true" desc:"path of the client certificate's key, PEM"`
+		} `split_words:"true"`
+		SASL struct {
+			Mechanism text   `split_words:"true" desc:"plain, scram-sha-256, scram-sha-512 or aws-msk-iam; empty: none"`
+			Username  text   `split_words:"true" desc:"user to sign in as"`
+			Password  secret `split_words:"true" desc:"the user's password"`
+		} `split_words:"true"`
+		Ingest struct {
+			Topics list `split_words:"true" desc:"topics that schedule messages are read from, with commas between"`
+			Group  text `split_words:"true" desc:"consumer group that all processes share"`
+		} `split_words:"true"`
+	} `split_words:"true"`
+
 	Routes         text     `split_words:"true" desc:"defaults for the plain messages of a source: nats://later.> -> nats://orders delay=30s; several with ; between"`
 	AllowedTargets list     `split_words:"true" desc:"patterns such as nats://orders.* with commas between; empty: every target but the bridge's own sources"`
 	MaxDelay       duration `split_words:"true" desc:"longest way ahead that a message may be due; more is rejected"`
@@ -56,6 +75,7 @@ type Settings struct {
 	DedupWindow    duration `split_words:"true" desc:"how long at least a delivered or cancelled id is remembered"`
 	ExpiresAfter   duration `split_words:"true" desc:"default of Bridge-Expires-After; 0: never"`
 	RejectTarget   text     `split_words:"true" desc:"where refused messages go, such as nats://bridge.rejected; empty: they become dead letters"`
+	DeadTarget     text     `split_words:"true" desc:"where a copy of every dead letter goes, such as nats://bridge.dead; empty: nowhere"`
 	DeadRetention  duration `split_words:"true" desc:"how long dead letters are kept"`
 
 	Lease          duration `split_words:"true" desc:"how long a claimed message is one process's alone; at least twice the publish timeout"`
@@ -93,6 +113,7 @@ func defaultSettings() *Settings {
 	s.Redis.URL, s.Redis.Mode = "redis://127.0.0.1:6379/0", "single"
 	s.NATS.Ingest.Stream, s.NATS.Ingest.Subjects = "BRIDGE_SCHEDULE", list{"bridge.schedule"}
 	s.NATS.Ingest.Durable, s.NATS.Ingest.Create = "bridge", true
+	s.Kafka.Ingest.Topics, s.Kafka.Ingest.Group = list{"bridge.schedule"}, "bridge"
 	return s
 }
 

@@ -20,14 +20,15 @@ func (s *Settings) decoderConfig() (ingest.DecoderConfig, error) {
 	for _, subject := range s.NATS.Ingest.Subjects {
 		c.Sources = append(c.Sources, delaybridge.Target{Sink: delaybridge.SinkNATS, Name: subject})
 	}
+	for _, topic := range s.Kafka.Ingest.Topics {
+		c.Sources = append(c.Sources, delaybridge.Target{Sink: delaybridge.SinkKafka, Name: topic})
+	}
 	var err error
 	if c.Routes, err = ingest.ParseRoutes(string(s.Routes)); err != nil {
 		return c, fieldSetting(err)
 	}
-	if s.RejectTarget != "" {
-		if c.RejectTarget, err = delaybridge.ParseTarget(string(s.RejectTarget)); err != nil {
-			return c, *wrong("REJECT_TARGET", s.RejectTarget, "takes a target such as nats://bridge.rejected: "+reasonOf(err))
-		}
+	if c.RejectTarget, err = optionalTarget("REJECT_TARGET", s.RejectTarget); err != nil {
+		return c, err
 	}
 	return c, nil
 }
@@ -42,7 +43,26 @@ func (s *Settings) newDecoder() (*ingest.Decoder, error) {
 	if err != nil {
 		return nil, fieldSetting(err)
 	}
+	dead, err := optionalTarget("DEAD_TARGET", s.DeadTarget)
+	if err != nil {
+		return nil, err
+	}
+	if d.IsSource(dead) {
+		return nil, *wrong("DEAD_TARGET", s.DeadTarget, "is one of the bridge's own sources: dead letters would come back")
+	}
 	return d, nil
+}
+
+// optionalTarget reads a setting that is a target, or empty for none.
+func optionalTarget(name string, v text) (delaybridge.Target, error) {
+	if v == "" {
+		return delaybridge.Target{}, nil
+	}
+	t, err := delaybridge.ParseTarget(string(v))
+	if err != nil {
+		return t, *wrong(name, v, "takes a target such as nats://bridge.rejected: "+reasonOf(err))
+	}
+	return t, nil
 }
 
 // fieldSetting turns an error whose field is a setting into a settingError.

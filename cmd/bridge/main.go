@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9/logging"
 
@@ -35,6 +36,9 @@ func main() {
 // untilSignal returns a context that the first SIGTERM or SIGINT ends. A second
 // one ends the process at once: what it holds comes back when the leases end.
 func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	// Who signals a process and then its whole group, as timeout(1) does, means
+	// it once.
+	const echo = 300 * time.Millisecond
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
@@ -45,9 +49,13 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 		case <-ctx.Done():
 			return
 		}
-		<-signals
-		fmt.Fprintln(os.Stderr, "bridge: second signal, exiting at once")
-		os.Exit(exitFailed)
+		first := time.Now()
+		for range signals {
+			if time.Since(first) > echo {
+				fmt.Fprintln(os.Stderr, "bridge: second signal, exiting at once")
+				os.Exit(exitFailed)
+			}
+		}
 	}()
 	return ctx, func() { signal.Stop(signals); cancel() }
 }

@@ -18,8 +18,8 @@ import (
 
 // run is the whole program with one set of settings. It builds, in this order,
 //
-//	Redis <- queue <- ingest    <- NATS
-//	           ^------ scheduler -> sinks -> NATS
+//	Redis <- queue <- ingest    <- NATS, Kafka
+//	           ^------ scheduler -> sinks -> NATS, Kafka
 //
 // and runs all of it until ctx ends. Then ingest takes in no more, the scheduler
 // claims no more, both finish what they hold, and the connections are closed
@@ -59,7 +59,7 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection) 
 	})
 
 	if slices.Contains(s.Roles, roleIngest) {
-		sources, close, err := s.newSources(queue, onLost, log)
+		sources, close, err := s.newSources(ctx, queue, onLost, log)
 		if err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection) 
 		}
 	}
 	if slices.Contains(s.Roles, roleScheduler) {
-		mux, close, err := s.newSinks(onLost, log)
+		mux, close, err := s.newSinks(ctx, onLost, log)
 		if err != nil {
 			return err
 		}
@@ -106,24 +106,50 @@ func waitFor(g *errgroup.Group, most time.Duration) error {
 }
 
 // newSinks connects to every configured broker. Call close after the last publish.
-func (s *Settings) newSinks(lost func(error), log *zap.Logger) (_ sinks.Mux, close func(), err error) {
-	nc, err := connectNATS(s, "sink", log, lost)
-	if err != nil {
-		return nil, nil, err
+func (s *Settings) newSinks(ctx context.Context, lost func(error), log *zap.Logger) (_ sinks.Mux, close func(), err error) {
+	mux := sinks.Mux{}
+	var closers []func()
+	close = func() {
+		for _, c := range closers {
+			c()
+		}
 	}
-	cfg := sinks.DefaultNATSConfig()
-	cfg.PublishTimeout = time.Duration(s.PublishTimeout)
-	jetStream, err := sinks.NewNATS(nc, cfg)
-	if err != nil {
-		nc.Close()
-		return nil, nil, err
+	defer func() {
+		if err != nil {
+			close()
+		}
+	}()
+	if s.NATS.URL != "" {
+		nc, err := connectNATS(s, "sink", log, lost)
+		if err != nil {
+			return nil, nil, err
+		}
+		closers = append(closers, nc.Close)
+		c := sinks.DefaultNATSConfig()
+		c.PublishTimeout = time.Duration(s.PublishTimeout)
+		if mux[delaybridge.SinkNATS], err = sinks.NewNATS(nc, c); err != nil {
+			return nil, nil, err
+		}
+		if mux[delaybridge.SinkNATSCore], err = sinks.NewNATSCore(nc, c); err != nil {
+			return nil, nil, err
+		}
 	}
-	core, err := sinks.NewNATSCore(nc, cfg)
-	if err != nil {
-		nc.Close()
-		return nil, nil, err
+	if len(s.Kafka.Brokers) > 0 {
+		link, err := s.newKafkaLink(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		c := sinks.DefaultKafkaConfig()
+		c.Brokers, c.ClientID, c.TLS, c.SASL = s.Kafka.Brokers, kafkaClientID, link.tls, link.sasl
+		c.PublishTimeout = time.Duration(s.PublishTimeout)
+		k, err := sinks.NewKafka(c)
+		if err != nil {
+			return nil, nil, err
+		}
+		closers = append(closers, k.Close)
+		mux[delaybridge.SinkKafka] = k
 	}
-	return sinks.Mux{delaybridge.SinkNATS: jetStream, delaybridge.SinkNATSCore: core}, nc.Close, nil
+	return mux, close, nil
 }
 
 func (s *Settings) schedulerConfig(mux sinks.Mux, log *zap.Logger) scheduler.Config {
@@ -137,6 +163,9 @@ func (s *Settings) schedulerConfig(mux sinks.Mux, log *zap.Logger) scheduler.Con
 	c.Lease = time.Duration(s.Lease)
 	c.RetryBase, c.RetryMax = time.Duration(s.RetryBase), time.Duration(s.RetryMax)
 	c.MaxAttempts, c.PollMax = int(s.MaxAttempts), time.Duration(s.PollMax)
+	if s.DeadTarget != "" {
+		c.DeadTarget, _ = delaybridge.ParseTarget(string(s.DeadTarget)) // it was checked
+	}
 	c.ShutdownTimeout, c.Log = time.Duration(s.ShutdownTimeout), log
 	return c
 }

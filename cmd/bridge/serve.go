@@ -6,6 +6,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+
+	"delaybridge"
+	"delaybridge/ingest"
 )
 
 func newServe() *cobra.Command {
@@ -31,8 +34,8 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.NATS.URL == "" {
-		return *wrong("NATS_URL", s.NATS.URL, "is empty, so there is no broker to serve: takes nats://host:port")
+	if e := s.checkBrokers(); e != nil {
+		return *e
 	}
 	log := newLog(s.LogLevel, s.LogFormat)
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced, and that is no matter
@@ -41,8 +44,26 @@ func serve(ctx context.Context) error {
 	}
 	v := currentVersion()
 	log.Info("starting", zap.String("version", v.Version), zap.Strings("roles", s.Roles), zap.Stringer("namespace", s.Namespace),
-		zap.Stringer("redis", s.Redis.URL), zap.Stringer("nats", s.NATS.URL))
+		zap.Stringer("redis", s.Redis.URL), zap.Stringer("nats", s.NATS.URL), zap.Strings("kafka", s.Kafka.Brokers))
 	return run(ctx, s, log, func(ctx context.Context, client redis.UniversalClient) error {
 		return reportRedis(ctx, client, bool(s.Redis.Strict), log)
 	})
+}
+
+// checkBrokers makes sure that there is something to serve: commands need only
+// Redis, and do not ask this.
+func (s *Settings) checkBrokers() *settingError {
+	if s.NATS.URL == "" && len(s.Kafka.Brokers) == 0 {
+		return wrong("NATS_URL", s.NATS.URL, "is empty and so is BRIDGE_KAFKA_BROKERS: set one of them, as there is nothing to serve")
+	}
+	routes, _ := ingest.ParseRoutes(string(s.Routes)) // they were checked
+	for _, r := range routes {
+		switch {
+		case r.Source.Sink == delaybridge.SinkNATS && s.NATS.URL == "":
+			return wrong("ROUTES", s.Routes, "has the source "+r.Source.String()+", which takes BRIDGE_NATS_URL")
+		case r.Source.Sink == delaybridge.SinkKafka && len(s.Kafka.Brokers) == 0:
+			return wrong("ROUTES", s.Routes, "has the source "+r.Source.String()+", which takes BRIDGE_KAFKA_BROKERS")
+		}
+	}
+	return nil
 }

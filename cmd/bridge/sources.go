@@ -2,28 +2,70 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
+	"delaybridge"
 	"delaybridge/ingest"
 	"delaybridge/luascripts"
 )
 
 // source takes requests in until ctx ends.
-type source interface{ Run(ctx context.Context) error }
+type source interface {
+	Run(ctx context.Context) error
+}
 
 // newSources connects to every configured broker to read from. Call close after
 // the last source has ended.
-func (s *Settings) newSources(queue *luascripts.Queue, lost func(error), log *zap.Logger) (_ []source, close func(), err error) {
+func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost func(error), log *zap.Logger) (sources []source, close func(), err error) {
 	c := ingest.DefaultConfig()
 	if c.Decoder, err = s.newDecoder(); err != nil {
 		return nil, nil, err
 	}
 	c.Queue, c.Log = queue, log
 	c.MaxPending, c.Grace = int64(s.MaxPending), time.Duration(s.ShutdownTimeout)
-	if _, err := ingest.NewHandler(c); err != nil {
+	handler, err := ingest.NewHandler(c)
+	if err != nil {
 		return nil, nil, err
 	}
-	return nil, func() {}, nil
+	routes, err := ingest.ParseRoutes(string(s.Routes))
+	if err != nil {
+		return nil, nil, fieldSetting(err)
+	}
+
+	var closers []func()
+	close = func() {
+		for _, c := range closers {
+			c()
+		}
+	}
+	if len(s.Kafka.Brokers) > 0 {
+		k, err := s.newKafkaSource(ctx, handler, routes, log)
+		if err != nil {
+			close()
+			return nil, nil, err
+		}
+		sources = append(sources, k)
+	}
+	return sources, close, nil
+}
+
+func (s *Settings) newKafkaSource(ctx context.Context, handler *ingest.Handler, routes []ingest.Route, log *zap.Logger) (*ingest.Kafka, error) {
+	link, err := s.newKafkaLink(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := ingest.DefaultKafkaConfig()
+	c.Brokers, c.Group, c.ClientID, c.Log = s.Kafka.Brokers, string(s.Kafka.Ingest.Group), kafkaClientID, log
+	c.Topics = s.Kafka.Ingest.Topics
+	for _, r := range routes {
+		if r.Source.Sink == delaybridge.SinkKafka && !slices.Contains(c.Topics, r.Source.Name) {
+			c.Topics = append(slices.Clip(c.Topics), r.Source.Name)
+		}
+	}
+	c.Batch = int(s.Batch)
+	c.Transport, c.Dialer = link.transport(c.Topics...), link.dialer()
+	return ingest.NewKafka(c, handler)
 }

@@ -19,13 +19,14 @@ var (
 	namespaceForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 	// streamForm is what JetStream takes as the name of a stream or consumer.
 	streamForm = regexp.MustCompile(`^[^\s.*>/\\\x00-\x1f]{1,200}$`)
+	groupForm  = regexp.MustCompile(`^\S{1,255}$`)
 	natsForm   = regexp.MustCompile(`^((nats|tls|ws|wss)://)?\S+$`)
 )
 
 // Validate checks every value on its own and against the others. Its error is
 // a settingError that names the variable.
 func (s *Settings) Validate() error {
-	for _, check := range []func() *settingError{s.checkProcess, s.checkRedis, s.checkNATS, s.checkMessages, s.checkDelivery} {
+	for _, check := range []func() *settingError{s.checkProcess, s.checkRedis, s.checkNATS, s.checkKafka, s.checkMessages, s.checkDelivery} {
 		if e := check(); e != nil {
 			return *e
 		}
