@@ -139,24 +139,11 @@ func (c *natsConn) batch(n uint64) *natsBatch {
 }
 
 // await lets run carry out a batch and returns its outcomes within the publish
-// timeout. run is told by ctx to end; it may be held up by a connection that
-// takes no bytes, which must not hold up the caller.
+// timeout. run may be held up by a connection that takes no bytes.
 func (c *natsConn) await(ctx context.Context, b *natsBatch, run func(ctx context.Context)) []error {
-	limited, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	go run(limited)
-	select {
-	case <-b.done:
-	case <-limited.Done():
-	}
-	if err := ctx.Err(); err != nil {
-		err = fmt.Errorf("gave up waiting for NATS: %w", context.Cause(ctx))
-		return b.finish(err, err)
-	}
-	return b.finish(
+	return b.await(ctx, c.timeout, run,
 		fmt.Errorf("NATS did not confirm within %v", c.timeout),
-		delaybridge.Unavailable(fmt.Errorf("NATS took no more messages within %v", c.timeout)),
-	)
+		delaybridge.Unavailable(fmt.Errorf("NATS took no more messages within %v", c.timeout)))
 }
 
 // send publishes the batch's messages, each made by message, and settles those

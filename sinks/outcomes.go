@@ -1,6 +1,11 @@
 package sinks
 
-import "sync"
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
 
 // outcomes collects what became of the messages of one batch. Acks, errors, a
 // broken connection and the deadline all settle messages, in any order and from
@@ -59,6 +64,34 @@ func (o *outcomes) settleSent(err error) {
 			o.settleLocked(i, err)
 		}
 	}
+}
+
+// recall takes back send for a message of which the broker cannot make use.
+func (o *outcomes) recall(i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.step[i] == sent {
+		o.step[i] = unsent
+	}
+}
+
+// await starts run, which is to settle the messages and is told by its context
+// to end, and returns the outcomes once all are settled, timeout has passed or
+// ctx has ended, whether run has returned or not. Messages that the timeout
+// finds sent fail with sentErr, others with unsentErr.
+func (o *outcomes) await(ctx context.Context, timeout time.Duration, run func(context.Context), sentErr, unsentErr error) []error {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	go run(limited)
+	select {
+	case <-o.done:
+	case <-limited.Done():
+	}
+	if ctx.Err() != nil {
+		err := fmt.Errorf("gave up waiting for the broker: %w", context.Cause(ctx))
+		return o.finish(err, err)
+	}
+	return o.finish(sentErr, unsentErr)
 }
 
 // finish settles all that is left, what was sent and what was not apart, and
