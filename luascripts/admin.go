@@ -349,6 +349,9 @@ func (q *Queue) Pressure(ctx context.Context) (delaybridge.Pressure, error) {
 		out.Pending += c.Val()
 	}
 	for _, info := range q.infos(ctx, "memory") {
+		if _, refused := errors.AsType[redis.Error](info.err); refused {
+			continue // hosted and embedded servers may not tell, and have no limit that we know
+		}
 		if info.err != nil {
 			return delaybridge.Pressure{}, fmt.Errorf("pressure: %w", info.err)
 		}
