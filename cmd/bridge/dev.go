@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +21,7 @@ import (
 const (
 	devStream = "DEV"
 	devHello  = "dev.hello"
+	devTopic  = "orders"
 )
 
 var devSubjects = []string{"dev.>", "orders.>"}
@@ -29,30 +31,35 @@ func newDev() *cobra.Command {
 		Use:   "dev",
 		Short: "Run everything in one process, with nothing to install; nothing survives exit",
 		Long: `Run the bridge with an in-memory Redis and a NATS server with JetStream, all in
-this process and on loopback only. Nothing survives exit. The BRIDGE_ settings
-are honoured, except those that say where Redis and NATS are.`,
+this process and on loopback only. With --kafka it brings a Kafka-compatible
+broker along, too. Nothing survives exit. The BRIDGE_ settings are honoured,
+except those that say where Redis and the brokers are.`,
 		Example: `  bridge dev
+  bridge dev --kafka
   bridge dev --nats-port 14222 --redis-port 16379`,
 		Args: cobra.NoArgs,
 	}
-	redisPort := cmd.Flags().Int("redis-port", 6399, "port of the in-memory Redis; 0 takes any free one")
-	natsPort := cmd.Flags().Int("nats-port", 4222, "port of the NATS server; 0 takes any free one")
+	var ports devPorts
+	cmd.Flags().IntVar(&ports.redis, "redis-port", 6399, "port of the in-memory Redis; 0 takes any free one")
+	cmd.Flags().IntVar(&ports.nats, "nats-port", 4222, "port of the NATS server; 0 takes any free one")
+	cmd.Flags().IntVar(&ports.kafka, "kafka-port", 9092, "port of the Kafka broker; 0 takes any free one")
+	cmd.Flags().BoolVar(&ports.withKafka, "kafka", false, "bring a Kafka-compatible broker along")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		for _, p := range []struct {
 			flag string
 			port int
-		}{{"--redis-port", *redisPort}, {"--nats-port", *natsPort}} {
+		}{{"--redis-port", ports.redis}, {"--nats-port", ports.nats}, {"--kafka-port", ports.kafka}} {
 			if p.port < 0 || p.port > 65535 {
 				return usagef("%s %d: takes a port, or 0", p.flag, p.port)
 			}
 		}
-		return dev(cmd.Context(), *redisPort, *natsPort, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		return dev(cmd.Context(), ports, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
 }
 
 // dev runs the embedded servers, the bridge, and a first message, until ctx ends.
-func dev(ctx context.Context, redisPort, natsPort int, stdout, stderr io.Writer) error {
+func dev(ctx context.Context, ports devPorts, stdout, stderr io.Writer) error {
 	s, warnings, err := loadSettings()
 	if err != nil {
 		return err
@@ -60,11 +67,14 @@ func dev(ctx context.Context, redisPort, natsPort int, stdout, stderr io.Writer)
 	for _, w := range warnings {
 		fmt.Fprintln(stderr, "bridge: warning: "+oneLine(w))
 	}
-	servers, err := startEmbedded(redisPort, natsPort)
+	servers, err := startEmbedded(ports, append(slices.Clone([]string(s.Kafka.Ingest.Topics)), devTopic))
 	if err != nil {
 		return err
 	}
 	defer servers.close()
+	if os.Getenv(prefix+"_KAFKA_BROKERS") != "" && !ports.withKafka {
+		fmt.Fprintln(stderr, "bridge: warning: BRIDGE_KAFKA_BROKERS is not used; --kafka brings a broker along")
+	}
 	s.useEmbedded(servers)
 	level := text("warn")
 	if os.Getenv(prefix+"_LOG_LEVEL") != "" {
@@ -80,8 +90,11 @@ func dev(ctx context.Context, redisPort, natsPort int, stdout, stderr io.Writer)
   NATS   %-28s JetStream, in a directory that is removed at exit
          schedule on %s
          stream %s holds %s
-
 `, servers.redisURL, servers.natsURL, strings.Join(s.NATS.Ingest.Subjects, ", "), devStream, strings.Join(devSubjects, " and "))
+	if servers.kafka != nil {
+		out.printf("  Kafka  %-28s in memory; schedule on %s\n", strings.Join(servers.brokers, ","), strings.Join(s.Kafka.Ingest.Topics, ", "))
+	}
+	out.printf("\n")
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return run(ctx, s, log, nil) })
@@ -100,6 +113,9 @@ func (s *Settings) useEmbedded(e *embedded) {
 	s.NATS.URL, s.NATS.Creds, s.NATS.Nkey = address(e.natsURL), "", ""
 	s.NATS.TLS.CA, s.NATS.TLS.Cert, s.NATS.TLS.Key = "", "", ""
 	s.NATS.Ingest.Create = true
+	s.Kafka.Brokers = e.brokers
+	s.Kafka.TLS.Enable, s.Kafka.TLS.CA, s.Kafka.TLS.Cert, s.Kafka.TLS.Key = false, "", "", ""
+	s.Kafka.SASL.Mechanism = ""
 }
 
 // demo makes the stream to try things on, shows what arrives there, and sends
@@ -156,10 +172,17 @@ or with the nats command, from any NATS client alike:
 
   nats --server %[2]s pub %[3]s '{"order":8}' -H Bridge-Target:nats://orders.timeout -H Bridge-Delay:5s
   nats --server %[2]s sub 'orders.>'
-
-Ctrl-C stops it.
-
 `, ourself(servers), servers.natsURL, s.NATS.Ingest.Subjects[0])
+	if servers.kafka != nil {
+		out.printf(`
+or with kcat, from Kafka to Kafka and from Kafka to NATS:
+
+  echo '{"order":9}' | kcat -P -b %[1]s -t %[2]s -H Bridge-Target=kafka://%[3]s -H Bridge-Delay=5s
+  echo '{"order":10}' | kcat -P -b %[1]s -t %[2]s -H Bridge-Target=nats://orders.timeout -H Bridge-Delay=5s
+  kcat -C -b %[1]s -t %[3]s
+`, strings.Join(servers.brokers, ","), s.Kafka.Ingest.Topics[0], devTopic)
+	}
+	out.printf("\nCtrl-C stops it.\n\n")
 	<-ctx.Done()
 	return nil
 }

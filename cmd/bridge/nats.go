@@ -23,6 +23,11 @@ func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*n
 		nats.Name("delaybridge "+use),
 		nats.Timeout(2*time.Second),
 		nats.ReconnectJitter(200*time.Millisecond, 500*time.Millisecond),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil { // else it was closed on purpose
+				log.Warn("disconnected from NATS", zap.Error(err))
+			}
+		}),
 		nats.ClosedHandler(func(nc *nats.Conn) {
 			if err := nc.LastError(); err != nil {
 				lost(fmt.Errorf("nats %s: connection closed: %w", use, err))

@@ -41,6 +41,19 @@ func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost
 			c()
 		}
 	}
+	if s.NATS.URL != "" {
+		nc, err := connectNATS(s, "ingest", log, lost)
+		if err != nil {
+			return nil, nil, err
+		}
+		closers = append(closers, nc.Close)
+		n, err := ingest.NewNATS(s.natsSourceConfig(routes, log), nc, handler)
+		if err != nil {
+			close()
+			return nil, nil, err
+		}
+		sources = append(sources, n)
+	}
 	if len(s.Kafka.Brokers) > 0 {
 		k, err := s.newKafkaSource(ctx, handler, routes, log)
 		if err != nil {
@@ -50,6 +63,18 @@ func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost
 		sources = append(sources, k)
 	}
 	return sources, close, nil
+}
+
+func (s *Settings) natsSourceConfig(routes []ingest.Route, log *zap.Logger) ingest.NATSConfig {
+	c := ingest.DefaultNATSConfig()
+	c.Stream, c.Durable, c.Create = string(s.NATS.Ingest.Stream), string(s.NATS.Ingest.Durable), bool(s.NATS.Ingest.Create)
+	c.Subjects, c.Batch, c.Log = s.NATS.Ingest.Subjects, int(s.Batch), log
+	for _, r := range routes {
+		if r.Source.Sink == delaybridge.SinkNATS {
+			c.Subjects = append(slices.Clip(c.Subjects), r.Source.Name)
+		}
+	}
+	return c
 }
 
 func (s *Settings) newKafkaSource(ctx context.Context, handler *ingest.Handler, routes []ingest.Route, log *zap.Logger) (*ingest.Kafka, error) {
