@@ -1,4 +1,4 @@
--- cancel.lua: due -> done
+-- cancel.lua: due -> done, (none) -> done where its schedule may be still to come
 --
 -- KEYS[1..3]  due       zset, id -> due time in ms, one a lane
 -- KEYS[4..6]  inflight  zset, id -> lease end in ms, one a lane

@@ -196,7 +196,11 @@ func (q *Queue) Store(ctx context.Context, requests []delaybridge.Request) []del
 		shard := shardOf(r.Message.ID, q.cfg.Shards)
 		g := last[shard]
 		if g == nil || g.op != r.Op || len(g.items) == MaxBatch {
+			before := g
 			g = &group{op: r.Op, run: q.requestRun(r.Op, shard)}
+			if before != nil {
+				before.run.whole, g.run.whole = true, true
+			}
 			last[shard] = g
 			groups = append(groups, g)
 		}
@@ -247,6 +251,9 @@ func (q *Queue) requestRun(op delaybridge.Op, shard int) *run {
 
 func (q *Queue) requestArgs(r *delaybridge.Request) ([]any, error) {
 	m := &r.Message
+	if r.Op > delaybridge.OpReject {
+		return nil, fmt.Errorf("queue: %w: id %q, %s", delaybridge.ErrInvalid, m.ID, r.Op)
+	}
 	if m.ID == "" || !validSource(m.Position.Source) {
 		return nil, fmt.Errorf("queue: %w: id %q, position %q", delaybridge.ErrInvalid, m.ID, m.Position)
 	}

@@ -69,13 +69,17 @@ type run struct {
 	script script
 	keys   []string
 	args   []any
+	// whole sends the script's text instead of its hash: the server cannot but
+	// know it, so that this run comes before those behind it in any case.
+	whole bool
 
 	reply any
 	err   error
 }
 
 // do sends all runs in one round trip and fills in their replies. Only what the
-// server did not know yet is sent again, in full: a NOSCRIPT run has done nothing.
+// server did not know yet is sent again, in full: a NOSCRIPT run has done nothing,
+// but others may have overtaken it.
 func do(ctx context.Context, client redis.UniversalClient, runs []*run) {
 	send := func(runs []*run, eval func(redis.Pipeliner, *run) *redis.Cmd) {
 		cmds := make([]*redis.Cmd, len(runs))
@@ -96,8 +100,12 @@ func do(ctx context.Context, client redis.UniversalClient, runs []*run) {
 			}
 		}
 	}
+	eval := func(p redis.Pipeliner, r *run) *redis.Cmd { return r.script.Eval(ctx, p, r.keys, r.args...) }
 	send(runs, func(p redis.Pipeliner, r *run) *redis.Cmd {
-		return p.EvalSha(ctx, r.script.Hash(), r.keys, r.args...)
+		if r.whole {
+			return eval(p, r)
+		}
+		return r.script.EvalSha(ctx, p, r.keys, r.args...)
 	})
 	var unknown []*run
 	for _, r := range runs {
@@ -106,9 +114,7 @@ func do(ctx context.Context, client redis.UniversalClient, runs []*run) {
 		}
 	}
 	if len(unknown) > 0 {
-		send(unknown, func(p redis.Pipeliner, r *run) *redis.Cmd {
-			return r.script.Eval(ctx, p, r.keys, r.args...)
-		})
+		send(unknown, eval)
 	}
 }
 
