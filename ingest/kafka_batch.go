@@ -1,0 +1,255 @@
+package ingest
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/segmentio/kafka-go/compress"
+
+	"delaybridge"
+)
+
+// errCorruptBatch says that a batch cannot be read. It is never skipped: that
+// would lose what is in it.
+var errCorruptBatch = errors.New("kafka: corrupt record batch")
+
+// The header of a record batch, by the offsets of its fields.
+const (
+	batchBaseOffset     = 0
+	batchLength         = 8  // of what is behind this field
+	batchEpoch          = 12 // of the leader that wrote it
+	batchMagic          = 16
+	batchCRC            = 17 // of what is behind this field
+	batchAttributes     = 21
+	batchLastDelta      = 23
+	batchBaseTimestamp  = 27
+	batchMaxTimestamp   = 35
+	batchProducer       = 43
+	batchRecordCount    = 57
+	batchHeaderSize     = 61
+	batchLengthOverhead = 12 // what is before and in the length field
+)
+
+// Bits of a batch's attributes.
+const (
+	attrCompression   = 0x07
+	attrLogAppendTime = 0x08
+	attrTransactional = 0x10
+	attrControl       = 0x20
+)
+
+// controlAbort is the type of the control record that ends an aborted transaction.
+const controlAbort = 0
+
+// batchReader reads what a fetch returned.
+type batchReader struct {
+	// from is the offset that was asked for: a batch may begin before it.
+	from int64
+	// aborted are the transactions that the broker listed.
+	aborted []abortedTransaction
+	// floor leaves out batches of this leader epoch and of those before; -1
+	// leaves out none.
+	floor int32
+
+	// next is the offset to go on from, epoch the leader epoch of the last batch
+	// before it, -1 if there was none.
+	next  int64
+	epoch int32
+}
+
+// read returns the records at and behind from, without control records and
+// without those of aborted transactions. A batch that is cut off at the end is
+// left for the next fetch. On error it returns what was before the broken batch.
+func (r *batchReader) read(batches []byte) (records []Record, err error) {
+	r.next, r.epoch = r.from, -1
+	aborting := abortFilter{waiting: slices.SortedFunc(slices.Values(r.aborted), func(a, b abortedTransaction) int {
+		return cmp.Compare(a.firstOffset, b.firstOffset)
+	})}
+	for len(batches) > batchMagic {
+		size := int64(binary.BigEndian.Uint32(batches[batchLength:])) + batchLengthOverhead
+		if size > int64(len(batches)) {
+			break // cut off
+		}
+		b := batches[:size:size]
+		batches = batches[size:]
+		got, last, err := readBatch(b, r.from, &aborting)
+		if err != nil {
+			return records, err
+		}
+		r.epoch = int32(binary.BigEndian.Uint32(b[batchEpoch:]))
+		if r.epoch > r.floor {
+			records = append(records, got...)
+		}
+		// The compactor may have taken the last records of a batch: its header
+		// alone says where the next one begins.
+		r.next = max(r.next, last+1)
+	}
+	return records, nil
+}
+
+// abortFilter knows which producers are inside of a transaction that was
+// aborted, as batches go by in the order of the log.
+type abortFilter struct {
+	waiting []abortedTransaction // by first offset
+	inside  map[int64]bool       // by producer
+}
+
+// aborted takes note of a batch and reports whether it belongs to an aborted transaction.
+func (f *abortFilter) aborted(producer, last int64, attributes int16, control int16) bool {
+	for len(f.waiting) > 0 && f.waiting[0].firstOffset <= last {
+		if f.inside == nil {
+			f.inside = make(map[int64]bool)
+		}
+		f.inside[f.waiting[0].producer] = true
+		f.waiting = f.waiting[1:]
+	}
+	if attributes&attrControl != 0 {
+		if control == controlAbort {
+			delete(f.inside, producer)
+		}
+		return true
+	}
+	return attributes&attrTransactional != 0 && f.inside[producer]
+}
+
+// readBatch reads one batch of the current format. last is the offset that ends it.
+func readBatch(b []byte, from int64, aborting *abortFilter) (records []Record, last int64, err error) {
+	if len(b) <= batchMagic || b[batchMagic] == 2 && len(b) < batchHeaderSize {
+		return nil, 0, fmt.Errorf("%w: %d bytes", errCorruptBatch, len(b))
+	}
+	base := int64(binary.BigEndian.Uint64(b[batchBaseOffset:]))
+	last = base + int64(int32(binary.BigEndian.Uint32(b[batchLastDelta:])))
+	if b[batchMagic] != 2 {
+		return nil, 0, fmt.Errorf("%w at offset %d: message format %d, of before Kafka 0.11, is not read", errCorruptBatch, base, b[batchMagic])
+	}
+	attributes := int16(binary.BigEndian.Uint16(b[batchAttributes:]))
+	producer := int64(binary.BigEndian.Uint64(b[batchProducer:]))
+	count := int(int32(binary.BigEndian.Uint32(b[batchRecordCount:])))
+	corrupt := func(why string) ([]Record, int64, error) {
+		return nil, 0, fmt.Errorf("%w at offset %d: %s", errCorruptBatch, base, why)
+	}
+	if crc := crc32.Checksum(b[batchCRC+4:], castagnoli); crc != binary.BigEndian.Uint32(b[batchCRC:]) {
+		return corrupt("checksum does not match")
+	}
+
+	body := b[batchHeaderSize:]
+	control := int16(-1)
+	if attributes&attrControl != 0 {
+		if count > 0 {
+			if control, err = controlType(body); err != nil {
+				return corrupt(err.Error())
+			}
+		}
+	}
+	if aborting.aborted(producer, last, attributes, control) || last < from || count == 0 {
+		return nil, last, nil
+	}
+
+	if codec := attributes & attrCompression; codec != 0 {
+		if body, err = decompress(body, compress.Compression(codec)); err != nil {
+			return corrupt(err.Error())
+		}
+	}
+	baseTime := int64(binary.BigEndian.Uint64(b[batchBaseTimestamp:]))
+	maxTime := int64(binary.BigEndian.Uint64(b[batchMaxTimestamp:]))
+	r := &wireReader{b: body}
+	for range count {
+		rec, delta, timeDelta := readRecord(r)
+		if r.err != nil {
+			return corrupt(r.err.Error())
+		}
+		offset := base + delta
+		if offset < from {
+			continue
+		}
+		rec.Position.Offset = uint64(offset)
+		if attributes&attrLogAppendTime != 0 {
+			rec.Time = kafkaTime(maxTime)
+		} else {
+			rec.Time = kafkaTime(baseTime + timeDelta)
+		}
+		records = append(records, rec)
+	}
+	return records, last, nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// readRecord reads one record of a batch, and what its offset and timestamp add
+// to the batch's. Its slices alias the batch.
+func readRecord(r *wireReader) (rec Record, offset, timestamp int64) {
+	nullable := func() []byte {
+		n := r.varint()
+		if n < 0 {
+			return nil
+		}
+		return r.take(int(min(n, kafkaMaxResponse)))
+	}
+	body := r.take(int(min(r.varint(), kafkaMaxResponse)))
+	if r.err != nil {
+		return rec, 0, 0
+	}
+	outer := r
+	r = &wireReader{b: body}
+	r.int8() // attributes, none of which is used
+	timestamp = r.varint()
+	offset = r.varint()
+	rec.Key = nullable()
+	rec.Payload = nullable()
+	n := r.varint()
+	if n > int64(len(r.b))/2 {
+		r.err = errKafkaShort
+	}
+	for ; n > 0 && r.err == nil; n-- {
+		name := nullable()
+		rec.Headers = append(rec.Headers, delaybridge.Header{Name: string(name), Value: nullable()})
+	}
+	if r.err != nil {
+		outer.err = r.err
+	}
+	return rec, offset, timestamp
+}
+
+// controlType reads the type out of a control batch's record.
+func controlType(body []byte) (int16, error) {
+	r := &wireReader{b: body}
+	rec, _, _ := readRecord(r)
+	if r.err != nil {
+		return 0, r.err
+	}
+	key := &wireReader{b: rec.Key}
+	key.int16() // version
+	kind := key.int16()
+	return kind, key.err
+}
+
+// kafkaTime returns the time of a timestamp, zero for a missing one.
+func kafkaTime(ms int64) time.Time {
+	if ms < 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
+
+func decompress(b []byte, c compress.Compression) ([]byte, error) {
+	codec := c.Codec()
+	if codec == nil {
+		return nil, fmt.Errorf("compression %d is not known", c)
+	}
+	r := codec.NewReader(bytes.NewReader(b))
+	out, err := io.ReadAll(r)
+	if cerr := r.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", c, err)
+	}
+	return out, nil
+}
