@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ func encodeMessage(m *delaybridge.Message) ([]byte, error) {
 		enc.EncodeString(m.Target.String()),
 		enc.EncodeInt(due),
 		enc.EncodeInt(due-m.Scheduled.UnixMilli()),
-		enc.EncodeInt(m.ExpiresAfter.Milliseconds()),
+		enc.EncodeInt(max(0, m.ExpiresAfter.Milliseconds())),
 		enc.EncodeBytes(m.Key),
 		enc.EncodeArrayLen(2*len(m.Headers)),
 	)
@@ -109,6 +110,9 @@ func decodeMessage(m *delaybridge.Message, body string) error {
 	expires, err := dec.DecodeInt64()
 	if err != nil {
 		return fmt.Errorf("expires after: %w", err)
+	}
+	if expires < 0 || expires > math.MaxInt64/int64(time.Millisecond) {
+		return fmt.Errorf("expires after %d ms", expires)
 	}
 	m.Due, m.Scheduled = time.UnixMilli(due).UTC(), time.UnixMilli(due-ago).UTC()
 	m.ExpiresAfter = time.Duration(expires) * time.Millisecond
