@@ -14,12 +14,15 @@ type backoff struct {
 }
 
 // wait pauses after a failed try. It returns false once ctx has ended.
-func (b *backoff) wait(ctx context.Context) bool {
+func (b *backoff) wait(ctx context.Context) bool { return sleep(ctx, b.pause()) }
+
+// pause returns how long to wait after that many failed tries.
+func (b *backoff) pause() time.Duration {
 	d := b.max
 	if shift := max(b.tries-1, 0); shift < 32 && b.min<<shift>>shift == b.min {
 		d = min(b.max, b.min<<shift)
 	}
-	return sleep(ctx, d/2+rand.N(d/2+1))
+	return d/2 + rand.N(d/2+1)
 }
 
 // sleep pauses for d. It returns false once ctx has ended.

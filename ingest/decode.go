@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"fmt"
+	"slices"
 
 	"time"
 
@@ -109,7 +110,9 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 	d.sources = append(d.sources, cfg.Sources...)
 	for i := range cfg.Routes {
 		r := &d.cfg.Routes[i]
-		d.sources = append(d.sources, r.Source)
+		if !slices.Contains(d.sources, r.Source) {
+			d.sources = append(d.sources, r.Source)
+		}
 		if _, err := delaybridge.ParseTarget(r.Source.String()); err != nil {
 			d.wild = append(d.wild, r) // what is no target has wildcards
 		} else {
@@ -132,12 +135,22 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 
 // IsSource reports whether what is published to t comes back to the bridge.
 func (d *Decoder) IsSource(t delaybridge.Target) bool {
+	_, ok := d.sourceOf(t)
+	return ok
+}
+
+// Sources returns the bridge's own sources, those of the routes included, each
+// once.
+func (d *Decoder) Sources() []delaybridge.Target { return slices.Clone(d.sources) }
+
+// sourceOf returns the source that a record published to origin came from.
+func (d *Decoder) sourceOf(origin delaybridge.Target) (delaybridge.Target, bool) {
 	for _, s := range d.sources {
-		if sourceTakes(s, t) {
-			return true
+		if sourceTakes(s, origin) {
+			return s, true
 		}
 	}
-	return false
+	return delaybridge.Target{}, false
 }
 
 // Decode turns a record into a request. It never fails: a refused record

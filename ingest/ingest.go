@@ -47,8 +47,9 @@ type Config struct {
 	// Default: 10s.
 	Grace time.Duration
 
-	// Observe is told the outcome of every record. Nil: nobody is. It is called
-	// from several goroutines.
+	// Observe is told the outcome of every record, and which configured source
+	// it came from (one of Decoder.Sources, such as "nats://later.>"). Nil:
+	// nobody is. It is called from several goroutines.
 	Observe func(source string, outcome delaybridge.Outcome)
 	// Log is for changes of state. Default: none.
 	Log *zap.Logger
@@ -101,8 +102,8 @@ func NewHandler(cfg Config) (*Handler, error) {
 	return &Handler{cfg: cfg, gate: gate{cfg: cfg}}, nil
 }
 
-// Handle decodes the records and stores them, in order, and returns for each
-// whether the queue has it, so that it may be acknowledged. It tries those that
+// Handle decodes the records of source, a name for the log, and stores them, in
+// order. It returns for each whether the queue has it, so that it may be acknowledged. It tries those that
 // the queue did not take again for as long as ctx lives, and for the grace
 // after it: only then is one of them false.
 func (h *Handler) Handle(ctx context.Context, source string, records []Record) []bool {
@@ -165,14 +166,17 @@ func (h *Handler) store(ctx context.Context, source string, records []Record, re
 			continue
 		}
 		stored[n] = true
-		h.observe(source, &batch[i], results[i].Outcome)
+		h.observe(source, &records[n], &batch[i], results[i].Outcome)
 	}
 	return failed, last
 }
 
-func (h *Handler) observe(source string, request *delaybridge.Request, outcome delaybridge.Outcome) {
+func (h *Handler) observe(source string, record *Record, request *delaybridge.Request, outcome delaybridge.Outcome) {
 	if h.cfg.Observe == nil {
 		return
+	}
+	if s, ok := h.cfg.Decoder.sourceOf(record.Origin); ok {
+		source = s.String() // a wildcard's subjects are without number
 	}
 	if request.Error != "" && outcome != delaybridge.Duplicate {
 		outcome = delaybridge.Rejected // on its way to the reject target, too

@@ -99,6 +99,7 @@ func TestHandleStoresOnce(t *testing.T) {
 	})
 	rs := records(2)
 	rs[1].Headers = nil // refused
+	rs[0].Origin = delaybridge.Target{Sink: "nats", Name: "bridge.schedule"}
 	q.store = func(r delaybridge.Request) delaybridge.Result {
 		if r.Op == delaybridge.OpReject {
 			return delaybridge.Result{Outcome: delaybridge.Rejected}
@@ -108,7 +109,7 @@ func TestHandleStoresOnce(t *testing.T) {
 	if got := count(h.Handle(t.Context(), "nats", rs)); got != 2 || q.stores != 1 {
 		t.Errorf("%d stored in %d calls", got, q.stores)
 	}
-	if len(seen) != 2 || seen[0] != "nats replaced" || seen[1] != "nats rejected" {
+	if len(seen) != 2 || seen[0] != "nats://bridge.schedule replaced" || seen[1] != "nats rejected" {
 		t.Errorf("observed %v", seen)
 	}
 }
