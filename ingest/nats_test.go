@@ -34,6 +34,7 @@ type memory struct {
 	lives    map[string]string
 	away     bool
 	full     bool
+	refused  int // times that it said to be full
 }
 
 func newMemory() *memory {
@@ -66,6 +67,7 @@ func (m *memory) Pressure(context.Context) (delaybridge.Pressure, error) {
 		return delaybridge.Pressure{}, errors.New("connection refused")
 	}
 	if m.full {
+		m.refused++
 		return delaybridge.Pressure{MemoryRatio: 0.95}, nil
 	}
 	return delaybridge.Pressure{}, nil
@@ -510,6 +512,7 @@ func TestNATSTellsTheLivesOfAServerApart(t *testing.T) {
 // While the queue is away nothing is delivered over and over, and afterwards
 // nothing is missing.
 func TestNATSOutlastsTheQueue(t *testing.T) {
+	t.Parallel()
 	n := servers.NewNATS(t)
 	js := n.JetStream(t)
 	q := newMemory()
@@ -540,20 +543,31 @@ func TestNATSHoldsBackWhileTheQueueIsFull(t *testing.T) {
 	publishMany(t, js, 0, 10)
 	wantAll(t, q, 10)
 	q.set(func() { q.full = true })
-	publishMany(t, js, 10, 100)
+	published := 10
+	eventually(t, "it knows that the queue is full", func() bool {
+		publishMany(t, js, published, published+1)
+		published++
+		var refused int
+		q.set(func() { refused = q.refused })
+		return refused > 0
+	})
+	known := published
+	publishMany(t, js, published, published+100)
+	published += 100
 	eventually(t, "the open pulls ran out", func() bool {
 		return consumerInfo(t, js, "BRIDGE_SCHEDULE").NumWaiting == 0
 	})
-	if got := q.len(); got > 10+50 {
-		t.Errorf("%d messages stored", got)
+	if got := q.len(); got > known+20 {
+		t.Errorf("%d messages stored, %d of them after it was known", got, got-known)
 	}
 	q.set(func() { q.full = false })
-	wantAll(t, q, 100)
+	wantAll(t, q, published)
 	wantSettled(t, js, "BRIDGE_SCHEDULE")
 }
 
 // Messages that another reader holds until it dies come after AckWait.
 func TestNATSWaitsForWhatOthersHold(t *testing.T) {
+	t.Parallel()
 	n := servers.NewNATS(t)
 	js := n.JetStream(t)
 	q := newMemory()
@@ -747,6 +761,7 @@ func TestNATSWaitsForAStreamItMayNotCreate(t *testing.T) {
 // A rolling deploy adds a route: the old process must not take its messages for
 // bad ones.
 func TestNATSLeavesMessagesOfNewRoutesToNewProcesses(t *testing.T) {
+	t.Parallel()
 	n := servers.NewNATS(t)
 	js := n.JetStream(t)
 	old, new := newMemory(), newMemory()
