@@ -63,7 +63,7 @@ func (q *Queue) DeadLetter(ctx context.Context, id string) (Letter, error) {
 	k := &q.keys[shard]
 	var died *redis.FloatCmd
 	var text *redis.StringCmd
-	err := reading(q.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	err := reading(q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		died, text = p.ZScore(ctx, k.dead, id), p.HGet(ctx, k.deadmsg, id)
 		return nil
 	}))

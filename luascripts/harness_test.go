@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -268,7 +269,7 @@ func (h *harness) writeRecord(record string) string {
 	head, rest, _ := strings.Cut(record, "\n")
 	for name := range bodies {
 		if marks, ok := strings.CutPrefix(head, "1 "); ok && rest == encoded(h.t, name) {
-			return "[" + marks + "] " + name
+			return "[" + replayed.ReplaceAllString(marks, "api:replay ") + "] " + name
 		}
 	}
 	return fmt.Sprintf("raw %q", record)
@@ -314,18 +315,13 @@ func (h *harness) checkCounts() {
 	}
 }
 
-// replay replays a letter as body says, and then calls its new position "api:replay 1".
+// replay replays a letter as body says.
 func (h *harness) replay(letter Letter, body string, force bool) error {
-	ctx := context.Background()
-	err := h.q.Replay(ctx, letter, message(letter.ID, body, "nats:S 0"), force)
-	if err == nil {
-		key := h.q.keys[0].msg
-		record := h.client.HGet(ctx, key, letter.ID).Val()
-		end := strings.Index(record, " 1")
-		h.client.HSet(ctx, key, letter.ID, "1 api:replay"+record[end:])
-	}
-	return err
+	return h.q.Replay(context.Background(), letter, message(letter.ID, body, "nats:S 0"), force)
 }
+
+// replayed is the position that a replay makes up; it is written down as "api:replay 1".
+var replayed = regexp.MustCompile(`^api:[A-Z2-7]{26} `)
 
 // store carries out requests and writes the results down.
 func (h *harness) store(requests ...delaybridge.Request) string {

@@ -809,8 +809,6 @@ func TestReject(t *testing.T) {
 
 func TestReplay(t *testing.T) {
 	const dead = "dead a +5\ndeadmsg a attempts 12 2 \"no\" [nats:S 7] hi\ndeadcount attempts 1\n"
-	// replay replays letter a as the body says; the position that it makes up is
-	// written down as "api:replay 1".
 	replay := func(force bool) func(*harness) string {
 		return func(h *harness) string {
 			ctx := context.Background()
