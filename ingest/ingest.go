@@ -107,6 +107,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 // the queue did not take again for as long as ctx lives, and for the grace
 // after it: only then is one of them false.
 func (h *Handler) Handle(ctx context.Context, source string, records []Record) []bool {
+	delaybridge.Failpoint("fetched")
 	ctx, cancel := withGrace(ctx, h.cfg.Grace)
 	defer cancel()
 
@@ -149,6 +150,7 @@ func (h *Handler) store(ctx context.Context, source string, records []Record, re
 		batch[i] = requests[n]
 	}
 	results := h.cfg.Queue.Store(ctx, batch)
+	delaybridge.Failpoint("stored")
 	if len(results) != len(batch) {
 		return left, fmt.Errorf("the queue answered %d of %d requests", len(results), len(batch))
 	}

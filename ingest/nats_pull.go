@@ -322,11 +322,13 @@ func (s *pullSession) store(ctx context.Context, batch []*nats.Msg) error {
 	}
 	s.lag.Store(int64(pending) + int64(len(records)))
 	stored := s.handler.Handle(ctx, "nats:"+s.stream, records)
+	delaybridge.Failpoint("acking")
 	for i, ok := range stored {
 		if ok {
 			_ = s.conn.Publish(ours[i].Reply, []byte("+ACK"))
 		}
 	}
+	delaybridge.Failpoint("acked")
 	s.lag.Store(int64(pending))
 	return nil
 }

@@ -175,6 +175,7 @@ func gather(pending []outcome, in chan []outcome) ([]outcome, chan []outcome) {
 
 // settle settles what it can, and returns what is to be tried again.
 func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
+	delaybridge.Failpoint("settling")
 	var acks, releases []delaybridge.Claim
 	var retries []delaybridge.Retry
 	var burials []delaybridge.Burial
@@ -241,7 +242,9 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 
 // bury carries out burials whose copies are stored, and returns one error each.
 func (l *lane) bury(ctx context.Context, burials []delaybridge.Burial) []error {
+	delaybridge.Failpoint("burying")
 	errs := l.storeCopies(ctx, burials)
+	delaybridge.Failpoint("copied")
 	var ready []delaybridge.Burial
 	var of []int
 	for i, err := range errs {
@@ -254,6 +257,7 @@ func (l *lane) bury(ctx context.Context, burials []delaybridge.Burial) []error {
 			errs[of[n]] = err
 		}
 	}
+	delaybridge.Failpoint("buried")
 	return errs
 }
 

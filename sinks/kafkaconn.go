@@ -13,9 +13,12 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/apiversions"
+	"github.com/segmentio/kafka-go/protocol/produce"
 	"github.com/segmentio/kafka-go/protocol/saslauthenticate"
 	"github.com/segmentio/kafka-go/protocol/saslhandshake"
 	"github.com/segmentio/kafka-go/sasl"
+
+	"delaybridge"
 )
 
 // idleTime is how long a connection is kept unused. Brokers cut after 10 minutes.
@@ -39,9 +42,14 @@ type kafkaConn struct {
 type answeredConn struct {
 	net.Conn
 	waited bool
+	// publishing says that the request is a produce request.
+	publishing bool
 }
 
 func (c *answeredConn) Read(b []byte) (int, error) {
+	if c.publishing && !c.waited {
+		delaybridge.Failpoint("published")
+	}
 	c.waited = true
 	return c.Conn.Read(b)
 }
@@ -52,6 +60,7 @@ func (c *answeredConn) Read(b []byte) (int, error) {
 // has failed is to be closed.
 func (c *kafkaConn) roundTrip(ctx context.Context, req protocol.Message) (res protocol.Message, delivered bool, err error) {
 	c.conn.waited = false
+	_, c.conn.publishing = req.(*produce.Request)
 	deadline, _ := ctx.Deadline()
 	_ = c.conn.SetDeadline(deadline)
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })

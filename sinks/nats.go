@@ -67,6 +67,7 @@ func (s *NATS) run(n uint64, b *natsBatch) {
 		m.Reply = reply + strconv.Itoa(i)
 		return m
 	})
+	delaybridge.Failpoint("sent")
 	select {
 	case <-b.done:
 	case <-broken:
@@ -81,6 +82,7 @@ func (s *NATS) run(n uint64, b *natsBatch) {
 // onAck settles the message that an answer is for. The answer's subject says
 // which it is.
 func (s *NATS) onAck(m *nats.Msg) {
+	delaybridge.Failpoint("published")
 	batch, index, ok := strings.Cut(m.Subject[len(s.inbox):], "-")
 	if !ok {
 		return

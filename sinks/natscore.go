@@ -41,6 +41,7 @@ func (s *NATSCore) run(ctx context.Context, b *natsBatch) {
 	broken := nc.StatusChanged(nats.RECONNECTING, nats.DISCONNECTED, nats.CLOSED)
 	defer nc.RemoveStatusListener(broken)
 	s.conn.send(b, func(i int) *nats.Msg { return natsMessage(&b.claims[i]) })
+	delaybridge.Failpoint("sent")
 	if b.isDone() {
 		return
 	}
@@ -48,6 +49,7 @@ func (s *NATSCore) run(ctx context.Context, b *natsBatch) {
 		b.settleSent(fmt.Errorf("flush to NATS: %w", err))
 		return
 	}
+	delaybridge.Failpoint("published")
 	select {
 	case <-broken:
 		// The flush may be the next connection's, which has not seen the messages.
