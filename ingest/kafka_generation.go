@@ -14,6 +14,8 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
+
+	"delaybridge"
 )
 
 // generation is this process's share of the topics from one rebalance to the
@@ -613,7 +615,9 @@ func (g *generation) commit(ctx context.Context) error {
 	if len(offsets) == 0 {
 		return nil
 	}
+	delaybridge.Failpoint("acking")
 	errs, err := g.k.commit(ctx, g.gen, offsets)
+	delaybridge.Failpoint("acked")
 	for p := range offsets {
 		perr := cmp.Or(err, errs[p])
 		switch {
