@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -158,7 +159,7 @@ func (q *Queue) Shards() int { return q.cfg.Shards }
 // Redis has seen gets a name of its own, so that neither ids nor positions of
 // two lives are mistaken for each other.
 func (q *Queue) Incarnation(ctx context.Context, source, mark string) (string, error) {
-	if !validSource(source + "@" + mark) {
+	if !validSource(source) || !validSource(mark) {
 		return "", fmt.Errorf("queue: %w: source %q, mark %q", delaybridge.ErrInvalid, source, mark)
 	}
 	first, err := q.firstEver(ctx, "source:"+source, mark)
@@ -395,7 +396,9 @@ func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []d
 		return n
 	}
 	g.Now = time.UnixMilli(number(0))
-	if wait := number(1); wait >= 0 {
+	if wait := number(1); wait >= math.MaxInt64/int64(time.Microsecond) {
+		g.Wait = math.MaxInt64
+	} else if wait >= 0 {
 		g.Wait = time.Duration(wait) * time.Microsecond
 	}
 	g.LeasesExpired, g.Buried = int(number(2)), int(number(3))
