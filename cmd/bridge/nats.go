@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -19,10 +20,25 @@ import (
 func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*nats.Conn, error) {
 	n := &s.NATS
 	log = log.With(zap.String("use", use))
+	var said atomic.Value // the last failure that was logged
+	said.Store("")
 	options := append(sinks.NATSOptions(log),
 		nats.Name("delaybridge "+use),
 		nats.Timeout(2*time.Second),
 		nats.ReconnectJitter(200*time.Millisecond, 500*time.Millisecond),
+		// Not the URL: a token in it is not masked by the client.
+		nats.ConnectHandler(func(nc *nats.Conn) {
+			log.Info("connected to NATS", zap.String("server", nc.ConnectedAddr()))
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			said.Store("")
+			log.Info("reconnected to NATS", zap.String("server", nc.ConnectedAddr()))
+		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			if text := err.Error(); said.Swap(text) != text {
+				log.Warn("cannot connect to NATS, trying again until it can", zap.Error(err))
+			}
+		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil { // else it was closed on purpose
 				log.Warn("disconnected from NATS", zap.Error(err))
@@ -60,7 +76,7 @@ func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*n
 		return nil, *wrong("NATS_URL", n.URL, "cannot be used: "+strings.ReplaceAll(maskURLs(err.Error()), string(n.URL), n.URL.String()))
 	}
 	if !nc.IsConnected() {
-		log.Warn("no NATS server answers yet, trying again until one does", zap.Stringer("url", n.URL))
+		log.Warn("no NATS server answers yet, trying again until one does", zap.Stringer("url", n.URL), zap.Error(nc.LastError()))
 	}
 	return nc, nil
 }
