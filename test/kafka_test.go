@@ -63,3 +63,66 @@ func TestKafkaToKafka(t *testing.T) {
 		t.Errorf("header trace is %q", trace)
 	}
 }
+
+// TestCrossings carries key, value and headers from Kafka to NATS by one bridge,
+// and back by another that knows nothing of the first. The way over NATS keeps
+// what NATS cannot express.
+func TestCrossings(t *testing.T) {
+	t.Parallel()
+	w, kafka := newWorld(t), servers.SharedKafka(t)
+	in, out := kafka.Topic(t, 1), kafka.Topic(t, 1)
+	stream(t, w.js, "BACK", "back.>")
+	brokers := strings.Join(kafka.Brokers, ",")
+	w.serve(t, Env{"KAFKA_BROKERS": brokers, "KAFKA_INGEST_TOPICS": in, "KAFKA_INGEST_GROUP": servers.TopicName(t)})
+	w.serve(t, Env{
+		"NAMESPACE": "second", "KAFKA_BROKERS": brokers, "KAFKA_INGEST_TOPICS": "none-such", "KAFKA_INGEST_GROUP": servers.TopicName(t),
+		"NATS_INGEST_SUBJECTS": "back.>", "ROUTES": "nats://back.> -> kafka://" + out + " delay=50ms",
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+
+	bytes := map[string][]byte{"null": nil, "empty": {}, "present": []byte("p\x00\xff")}
+	producer := kafka.Client(t)
+	for key, k := range bytes {
+		for value, v := range bytes {
+			err := producer.ProduceSync(ctx, &kgo.Record{Topic: in, Key: k, Value: v, Headers: []kgo.RecordHeader{
+				{Key: "Bridge-Target", Value: []byte("nats://back." + key + "." + value)},
+				{Key: "Bridge-Delay", Value: []byte("50ms")},
+				{Key: "a header", Value: []byte(key + "/" + value)}, // no name for NATS
+				{Key: "gone", Value: nil},
+			}}).FirstErr()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	reader := kafka.Client(t, kgo.ConsumeTopics(out), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	seen := map[string]bool{}
+	for len(seen) < len(bytes)*len(bytes) {
+		fetches := reader.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			t.Fatalf("only %d arrived: %v", len(seen), err)
+		}
+		for _, r := range fetches.Records() {
+			name, gone := "", false
+			for _, h := range r.Headers {
+				switch h.Key {
+				case "a header":
+					name = string(h.Value)
+				case "gone":
+					gone = h.Value == nil
+				}
+			}
+			key, value, _ := strings.Cut(name, "/")
+			seen[name] = true
+			if !same(r.Key, bytes[key]) || !same(r.Value, bytes[value]) || !gone {
+				t.Errorf("%s came as key %q (null %v), value %q (null %v), null header kept: %v",
+					name, r.Key, r.Key == nil, r.Value, r.Value == nil, gone)
+			}
+		}
+	}
+}
+
+// same tells null from empty.
+func same(a, b []byte) bool { return string(a) == string(b) && (a == nil) == (b == nil) }
