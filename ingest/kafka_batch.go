@@ -121,20 +121,20 @@ func (f *abortFilter) aborted(producer, last int64, attributes int16, control in
 
 // readBatch reads one batch of the current format. last is the offset that ends it.
 func readBatch(b []byte, from int64, aborting *abortFilter) (records []Record, last int64, err error) {
-	if len(b) <= batchMagic || b[batchMagic] == 2 && len(b) < batchHeaderSize {
-		return nil, 0, fmt.Errorf("%w: %d bytes", errCorruptBatch, len(b))
-	}
 	base := int64(binary.BigEndian.Uint64(b[batchBaseOffset:]))
-	last = base + int64(int32(binary.BigEndian.Uint32(b[batchLastDelta:])))
-	if b[batchMagic] != 2 {
-		return nil, 0, fmt.Errorf("%w at offset %d: message format %d, of before Kafka 0.11, is not read", errCorruptBatch, base, b[batchMagic])
-	}
-	attributes := int16(binary.BigEndian.Uint16(b[batchAttributes:]))
-	producer := int64(binary.BigEndian.Uint64(b[batchProducer:]))
-	count := int(int32(binary.BigEndian.Uint32(b[batchRecordCount:])))
 	corrupt := func(why string) ([]Record, int64, error) {
 		return nil, 0, fmt.Errorf("%w at offset %d: %s", errCorruptBatch, base, why)
 	}
+	switch {
+	case len(b) > batchMagic && b[batchMagic] != 2:
+		return corrupt(fmt.Sprintf("message format %d, of before Kafka 0.11, is not read", b[batchMagic]))
+	case len(b) < batchHeaderSize:
+		return corrupt(fmt.Sprintf("it has %d bytes", len(b)))
+	}
+	last = base + int64(int32(binary.BigEndian.Uint32(b[batchLastDelta:])))
+	attributes := int16(binary.BigEndian.Uint16(b[batchAttributes:]))
+	producer := int64(binary.BigEndian.Uint64(b[batchProducer:]))
+	count := int(int32(binary.BigEndian.Uint32(b[batchRecordCount:])))
 	if crc := crc32.Checksum(b[batchCRC+4:], castagnoli); crc != binary.BigEndian.Uint32(b[batchCRC:]) {
 		return corrupt("checksum does not match")
 	}

@@ -47,7 +47,7 @@ func committedMark(t *testing.T, k *servers.Kafka, group, topic string) string {
 	return *mark
 }
 
-// members returns how many members a group has.
+// members returns how many members a group has, -1 while it is about to change.
 func members(t *testing.T, k *servers.Kafka, group string) int {
 	t.Helper()
 	req := kmsg.NewPtrDescribeGroupsRequest()
@@ -56,7 +56,10 @@ func members(t *testing.T, k *servers.Kafka, group string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(resp.Groups[0].Members)
+	if g := resp.Groups[0]; g.State == "Stable" {
+		return len(g.Members)
+	}
+	return -1
 }
 
 // countRequests counts a kfake's join requests, and the metadata requests that
@@ -83,6 +86,7 @@ func countRequests(k *servers.Kafka) (joins, autos func() int64) {
 // An idle source asks again only when a fetch has waited for MaxWait, and what
 // comes in ends the wait.
 func TestKafkaDoesNotPoll(t *testing.T) {
+	t.Parallel()
 	k := servers.NewKfake(t)
 	var fetches atomic.Int64
 	c := k.Fake()
@@ -113,6 +117,7 @@ func TestKafkaDoesNotPoll(t *testing.T) {
 }
 
 func TestKafkaFollowsLeaders(t *testing.T) {
+	t.Parallel()
 	k := servers.NewKfake(t, kfake.NumBrokers(3))
 	topic := k.Topic(t, 6)
 	q := newKafkaQueue()
@@ -142,6 +147,7 @@ func TestKafkaFollowsLeaders(t *testing.T) {
 // The compactor takes the last records of the last batch: the position goes on
 // behind it all the same, and the lag ends at zero.
 func TestKafkaGoesOnBehindACompactedBatch(t *testing.T) {
+	t.Parallel()
 	k := servers.NewKfake(t)
 	topic := k.Topic(t, 1, "cleanup.policy=compact", "segment.bytes=1000")
 	c := k.Client(t, kgo.ProducerLinger(50*time.Millisecond))
@@ -161,6 +167,7 @@ func TestKafkaGoesOnBehindACompactedBatch(t *testing.T) {
 
 // Brokers of before Kafka 2.8 have no topic ids.
 func TestKafkaOfBeforeTopicIDs(t *testing.T) {
+	t.Parallel()
 	for name, v := range map[string]*kversion.Versions{"0.11": kversion.V0_11_0(), "1.0": kversion.V1_0_0(), "2.4": kversion.V2_4_0(), "2.7": kversion.V2_7_0()} {
 		t.Run(name, func(t *testing.T) {
 			k := servers.NewKfake(t, kfake.MaxVersions(v))
@@ -188,6 +195,7 @@ func TestKafkaOfBeforeTopicIDs(t *testing.T) {
 // A leader that lost the end of its log gives the offsets of it again: the
 // records of its own time are new ones, those of before are not read twice.
 func TestKafkaReadsOffsetsThatAreGivenAgain(t *testing.T) {
+	t.Parallel()
 	k := servers.NewKfake(t)
 	topic := k.Topic(t, 1)
 	c := k.Client(t)

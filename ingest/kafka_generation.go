@@ -503,7 +503,6 @@ func (g *generation) succeed(p *partition) {
 // store hands records to the queue and notes how far each partition has come.
 // It returns false if the generation ended before all were stored.
 func (g *generation) store(ctx context.Context, got []fetched) bool {
-	slices.SortStableFunc(got, func(a, b fetched) int { return strings.Compare(a.p.topic, b.p.topic) })
 	var (
 		batch []Record
 		after []progress
@@ -515,7 +514,7 @@ func (g *generation) store(ctx context.Context, got []fetched) bool {
 		if g.k.handler.WaitOpen(ctx) != nil {
 			return false
 		}
-		ok := g.k.handler.Handle(ctx, batch[0].Origin.String(), batch)
+		ok := g.k.handler.Handle(ctx, "kafka", batch)
 		all := true
 		for i, stored := range ok {
 			if stored {
@@ -537,10 +536,8 @@ func (g *generation) store(ctx context.Context, got []fetched) bool {
 		}
 		for n, rec := range f.records {
 			rec.Position.Source, rec.Origin = f.p.source, originOf(f.p.topic)
-			if len(batch) == g.k.cfg.Batch || len(batch) > 0 && batch[0].Origin != rec.Origin {
-				if !flush() {
-					return false
-				}
+			if len(batch) == g.k.cfg.Batch && !flush() {
+				return false
 			}
 			offset := int64(rec.Position.Offset) + 1
 			if n == len(f.records)-1 {
@@ -724,7 +721,8 @@ func (g *generation) learn(ctx context.Context, topics map[string]*kafkaTopic) b
 		if t == nil || t.err != nil {
 			continue
 		}
-		if l := leaderOf(t, p.partition); l.epoch >= p.leader.epoch || l.broker < 0 {
+		// A broker that lags behind may still name the leader of before.
+		if l := leaderOf(t, p.partition); l.epoch >= p.leader.epoch {
 			p.leader = l
 		}
 	}

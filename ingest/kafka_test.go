@@ -25,6 +25,7 @@ import (
 
 // onKafkas runs a test on Apache Kafka, where it can be had, and on kfake.
 func onKafkas(t *testing.T, test func(t *testing.T, k *servers.Kafka)) {
+	t.Parallel() // they wait more than they work
 	if k := servers.SharedKafka(t); k.Real {
 		t.Run("kafka", func(t *testing.T) { test(t, k) })
 	}
@@ -126,6 +127,7 @@ func read(t *testing.T, k *servers.Kafka, q ingest.Queue, group string, topics [
 	t.Helper()
 	h := ingest.DefaultConfig()
 	h.Queue, h.Decoder, h.Grace = q, newDecoder(t, nil), 2*time.Second
+	h.RetryMax = 200 * time.Millisecond
 	handler, err := ingest.NewHandler(h)
 	if err != nil {
 		t.Fatal(err)
@@ -368,25 +370,28 @@ func commit(t *testing.T, k *servers.Kafka, group, topic string, partition int32
 	}
 }
 
-// One message is larger than all the limits of a fetch, and the other
-// partitions always have something, too.
+// One message is larger than all the limits of a fetch, while another partition
+// has more than enough to fill every one.
 func TestKafkaReadsMessagesLargerThanTheLimits(t *testing.T) {
 	onKafkas(t, func(t *testing.T, k *servers.Kafka) {
-		topic := k.Topic(t, 3)
+		const many = 1000
+		topic := k.Topic(t, 2)
 		c := k.Client(t)
-		for p := range int32(3) {
-			produceN(t, c, topic, p, 0, 5)
-			produce(t, c, request(topic, p, nil, bytes.Repeat([]byte("x"), 200_000)))
-			produceN(t, c, topic, p, 6, 5)
+		for i := range many / 2 { // a batch each
+			produceN(t, c, topic, 0, 2*i, 2)
 		}
+		produceN(t, c, topic, 1, 0, 5)
+		produce(t, c, request(topic, 1, nil, bytes.Repeat([]byte("x"), 200_000)))
 		q := newKafkaQueue()
-		read(t, k, q, topic, []string{topic}, func(c *ingest.KafkaConfig) { c.PartitionBytes, c.MaxBytes = 1000, 1500 })
-		stored := q.awaitCount(t, 33)
-		for p := range 3 {
-			if got := len(stored[at(topic, p, 5)][0].Payload); got != 200_000 {
-				t.Errorf("partition %d: %d bytes", p, got)
-			}
+		read(t, k, q, topic, []string{topic}, func(c *ingest.KafkaConfig) { c.PartitionBytes, c.MaxBytes = 300, 400 })
+		stored := q.await(t, "the large message", func(s map[delaybridge.Position][]delaybridge.Message) bool { return s[at(topic, 1, 5)] != nil })
+		if got := len(stored[at(topic, 1, 5)][0].Payload); got != 200_000 {
+			t.Errorf("%d bytes", got)
 		}
+		if len(stored) >= many {
+			t.Error("the large message had to wait until the other partition was read to its end")
+		}
+		q.awaitCount(t, many+6)
 	})
 }
 
@@ -456,18 +461,24 @@ func TestKafkaOutlastsTheQueue(t *testing.T) {
 // is ever ahead of what is stored.
 func TestKafkaSharesPartitions(t *testing.T) {
 	onKafkas(t, func(t *testing.T, k *servers.Kafka) {
-		const partitions, each = 6, 400
+		const partitions = 6
 		topic := k.Topic(t, partitions)
 		q := newKafkaQueue()
 		q.setBefore(func([]delaybridge.Request) error { time.Sleep(2 * time.Millisecond); return nil })
 		small := func(c *ingest.KafkaConfig) { c.Batch = 20 }
 		var writers sync.WaitGroup
-		for p := range int32(partitions) {
+		changed, written := make(chan struct{}), make([]int, partitions)
+		for p := range partitions {
 			c := k.Client(t)
 			writers.Go(func() {
-				for i := 0; i < each; i += 20 {
-					produceN(t, c, topic, p, i, 20)
-					time.Sleep(10 * time.Millisecond)
+				for {
+					produceN(t, c, topic, int32(p), written[p], 20)
+					written[p] += 20
+					select {
+					case <-changed:
+						return
+					case <-time.After(20 * time.Millisecond):
+					}
 				}
 			})
 		}
@@ -487,6 +498,10 @@ func TestKafkaSharesPartitions(t *testing.T) {
 			if !servers.Eventually(func() bool { return members(t, k, topic) == n }) {
 				t.Fatalf("the group did not get to %d members", n)
 			}
+			q.mu.Lock()
+			have := len(q.stored)
+			q.mu.Unlock()
+			q.awaitCount(t, have+500)
 			check()
 		}
 		one := read(t, k, q, topic, []string{topic}, small)
@@ -499,16 +514,21 @@ func TestKafkaSharesPartitions(t *testing.T) {
 		awaitMembers(2)
 		two.stop()
 		awaitMembers(1)
+		close(changed)
 		writers.Wait()
-		q.awaitCount(t, partitions*each)
+		all := 0
 		for p := range partitions {
-			awaitCommitted(t, k, topic, topic, p, each)
+			all += written[p]
+			awaitCommitted(t, k, topic, topic, p, int64(written[p]))
+		}
+		if len(q.stored) != all {
+			t.Errorf("%d records stored, %d written", len(q.stored), all)
 		}
 		twice := 0
 		for _, ms := range q.stored {
 			twice += len(ms) - 1
 		}
-		t.Logf("%d of %d records were stored once more after a rebalance", twice, partitions*each)
+		t.Logf("%d of %d records were stored once more after a rebalance", twice, all)
 	})
 }
 
@@ -607,6 +627,32 @@ func TestKafkaReadsATopicThatWasMadeAnew(t *testing.T) {
 			}
 			awaitCommitted(t, k, topic, topic, 0, 20)
 		})
+		t.Run("between two fetches", func(t *testing.T) {
+			topic := k.Topic(t, 1)
+			q := newKafkaQueue()
+			read(t, k, q, topic, []string{topic}, func(c *ingest.KafkaConfig) { c.MaxWait = 50 * time.Millisecond })
+			produceN(t, k.Client(t), topic, 0, 0, 10)
+			q.awaitCount(t, 10)
+			storing, goOn := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			q.setBefore(func([]delaybridge.Request) error {
+				once.Do(func() { close(storing) })
+				<-goOn
+				return nil
+			})
+			produceN(t, k.Client(t), topic, 0, 10, 1)
+			<-storing
+			time.Sleep(500 * time.Millisecond) // the fetch that runs beside it has ended with nothing
+			k.DeleteTopic(t, topic)
+			k.CreateTopic(t, topic, 1)
+			produceN(t, k.Client(t), topic, 0, 100, 20)
+			close(goOn)
+			stored := q.awaitCount(t, 31)
+			if got := count(stored, again(topic)); got != 20 || len(stored) != 31 {
+				t.Errorf("%d records under the new name, want 20, of %d: %v", got, len(stored), slices.SortedFunc(maps.Keys(stored), byPosition))
+			}
+			awaitCommitted(t, k, topic, topic, 0, 20)
+		})
 		t.Run("while it is away, with the old offsets still committed", func(t *testing.T) {
 			topic := k.Topic(t, 1)
 			produceN(t, k.Client(t), topic, 0, 0, 10)
@@ -681,8 +727,14 @@ func TestKafkaSeesNewPartitions(t *testing.T) {
 }
 
 func TestKafkaOutlastsTheBroker(t *testing.T) {
-	for name, k := range map[string]*servers.Kafka{"NewKafka": servers.NewKafka(t), "kfake": servers.NewKfake(t)} {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) *servers.Kafka{
+		"NewKafka": func(t *testing.T) *servers.Kafka { return servers.NewKafka(t) },
+		"kfake":    func(t *testing.T) *servers.Kafka { return servers.NewKfake(t) },
+	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := start(t)
 			topic := k.Topic(t, 2)
 			q := newKafkaQueue()
 			m := read(t, k, q, topic, []string{topic})
