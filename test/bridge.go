@@ -21,8 +21,11 @@ import (
 // failures, not a promise of speed.
 const patience = 20 * time.Second
 
-// built holds the binary that all tests of this package run.
-var built struct {
+// built holds the binary that the tests of this package run, armed the same with
+// its failpoints.
+var built, armed build
+
+type build struct {
 	sync.Once
 	dir, path string
 	err       error
@@ -31,28 +34,35 @@ var built struct {
 // binary builds the program once.
 func binary(t testing.TB) string {
 	t.Helper()
-	built.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "bridge-test-"); built.err != nil {
+	return built.get(t)
+}
+
+func (b *build) get(t testing.TB, flags ...string) string {
+	t.Helper()
+	b.Do(func() {
+		if b.dir, b.err = os.MkdirTemp("", "bridge-test-"); b.err != nil {
 			return
 		}
-		built.path = filepath.Join(built.dir, "bridge")
-		args := []string{"build", "-o", built.path}
+		b.path = filepath.Join(b.dir, "bridge")
+		args := append([]string{"build", "-o", b.path}, flags...)
 		if raceEnabled {
 			args = append(args, "-race")
 		}
 		if out, err := exec.Command("go", append(args, "delaybridge/cmd/bridge")...).CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("build: %w\n%s", err, out)
+			b.err = fmt.Errorf("build: %w\n%s", err, out)
 		}
 	})
-	if built.err != nil {
-		t.Fatal(built.err)
+	if b.err != nil {
+		t.Fatal(b.err)
 	}
-	return built.path
+	return b.path
 }
 
 func removeBinary() {
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
+	for _, b := range []*build{&built, &armed} {
+		if b.dir != "" {
+			_ = os.RemoveAll(b.dir)
+		}
 	}
 }
 
@@ -92,7 +102,21 @@ type Process struct {
 // with the test, and its output shown if the test failed.
 func Start(t testing.TB, env Env, args ...string) *Process {
 	t.Helper()
-	p := &Process{cmd: exec.Command(binary(t), args...), exited: make(chan struct{})}
+	return start(t, binary(t), env, args...)
+}
+
+// ServeUntil runs "bridge serve" and has it killed, as by a crash, when it
+// passes a failpoint for the n-th time.
+func ServeUntil(t testing.TB, env Env, failpoint string, n int) *Process {
+	t.Helper()
+	p := start(t, armed.get(t, "-tags", "failpoints"), env.With(Env{"FAILPOINT": fmt.Sprintf("%s:%d", failpoint, n)}), "serve")
+	p.Await(t, `"msg":"running"`)
+	return p
+}
+
+func start(t testing.TB, path string, env Env, args ...string) *Process {
+	t.Helper()
+	p := &Process{cmd: exec.Command(path, args...), exited: make(chan struct{})}
 	p.cmd.Env = env.list()
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	// The process must not outlive a test binary that is killed.
@@ -144,6 +168,17 @@ func (p *Process) Kill() {
 
 // Signal sends a signal and does not wait.
 func (p *Process) Signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
+
+// Ended says whether the process has ended, and whether it was killed.
+func (p *Process) Ended() (ended, killed bool) {
+	select {
+	case <-p.exited:
+		status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+		return true, ok && status.Signal() == syscall.SIGKILL
+	default:
+		return false, false
+	}
+}
 
 // Exit waits for the process to end by itself and returns its exit code.
 func (p *Process) Exit(t testing.TB) int {
