@@ -234,7 +234,7 @@ func (d *kafkaDelivery) run(ctx context.Context, messages []routed) {
 	select {
 	case slots <- struct{}{}:
 	case <-ctx.Done():
-		d.p.unsent(indexes(messages), delaybridge.Transient(fmt.Errorf("topic %q has %d requests that are not answered", d.topic, cap(slots))))
+		d.p.unsent(indexes(messages), d.tooSlow())
 		return
 	}
 	var misrouted []routed
@@ -274,6 +274,10 @@ func (d *kafkaDelivery) requests(messages []routed) [][]routed {
 // produce sends one request and settles its messages. It returns those that were
 // not sent, or not taken, for want of the partition's leader, with the reason.
 func (d *kafkaDelivery) produce(ctx context.Context, messages []routed) ([]routed, error) {
+	if !d.p.cluster.hasTime(ctx) {
+		d.p.unsent(indexes(messages), d.tooSlow())
+		return nil, nil
+	}
 	conn, err := d.p.cluster.connect(ctx, d.layout.brokers[d.leader])
 	if err != nil {
 		return messages, err
@@ -372,6 +376,11 @@ func (d *kafkaDelivery) request(ctx context.Context, byPartition map[int32][]rou
 	}
 }
 
+// tooSlow is what becomes of messages whose turn did not come.
+func (d *kafkaDelivery) tooSlow() error {
+	return delaybridge.Transient(fmt.Errorf("topic %q has not answered what was sent before", d.topic))
+}
+
 // reroute asks the cluster again who leads the partitions of messages that are
 // not sent, and sends them there. If nobody can be asked, Kafka is unavailable;
 // a leader that stays out of reach while others answer is its topics' trouble.
@@ -384,14 +393,17 @@ func (d *kafkaDelivery) reroute(ctx context.Context, part []int, cause error) {
 		case <-ctx.Done():
 		}
 	}
+	inTime := d.p.cluster.hasTime(ctx)
 	d.p.cluster.forget(d.topic)
 	layout, err := d.p.cluster.layout(ctx, []string{d.topic})
+	if err != nil {
+		cause = fmt.Errorf("%w (%w)", cause, err)
+	}
+	unreached := errors.Is(cause, errNotConnected)
 	switch {
-	case err != nil:
-		d.p.unsent(part, delaybridge.Unavailable(fmt.Errorf("%w (%w)", cause, err)))
-	case d.tries < 2:
+	case err == nil && d.tries < 2:
 		d.p.route(ctx, layout, d.topic, part, d.tries+1)
-	case errors.Is(cause, errNotConnected) && len(layout.brokers) == 1:
+	case err == nil && unreached && len(layout.brokers) == 1, err != nil && (unreached || inTime):
 		d.p.unsent(part, delaybridge.Unavailable(cause))
 	default:
 		d.p.unsent(part, delaybridge.Transient(cause))

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -226,13 +227,29 @@ func (c *kafkaCluster) connect(ctx context.Context, addr string) (*kafkaConn, er
 		}
 		conn.close()
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.attempt)
+	start := time.Now()
+	limited, cancel := context.WithTimeout(ctx, c.attempt)
 	defer cancel()
-	conn, err := dialKafka(ctx, c.cfg, addr)
+	conn, err := dialKafka(limited, c.cfg, addr)
 	if err != nil {
-		return nil, fmt.Errorf("%w: connect to broker %s: %w", errNotConnected, addr, err)
+		err = fmt.Errorf("connect to broker %s: %w", addr, err)
+		if isTimeout(err) && time.Since(start) < c.attempt/2 {
+			return nil, err // that says nothing about the broker
+		}
+		return nil, fmt.Errorf("%w: %w", errNotConnected, err)
 	}
 	return conn, nil
+}
+
+// hasTime reports whether enough time is left to begin something whose failure
+// would say more than that there was too little of it.
+func (c *kafkaCluster) hasTime(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() == nil && (!ok || time.Until(deadline) >= c.attempt/2)
+}
+
+func isTimeout(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // release keeps a connection for the next request.

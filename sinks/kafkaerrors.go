@@ -9,7 +9,8 @@ import (
 	"delaybridge"
 )
 
-// errNotConnected marks failures before a request was complete at the broker.
+// errNotConnected marks that a broker could not be reached, or did not take a
+// request as a whole.
 var errNotConnected = errors.New("not connected to Kafka")
 
 // isMisrouted reports whether a partition has, for now, another leader than the

@@ -20,8 +20,7 @@ const benchBatch = 200
 // BenchmarkNATSPublish is the sink with batches of 200; messages/s of it and of
 // BenchmarkPublishMsgAsync are to be compared.
 func BenchmarkNATSPublish(b *testing.B) {
-	js, nc := benchStream(b)
-	_ = js
+	_, nc := benchStream(b)
 	sink, err := sinks.NewNATS(nc, sinks.DefaultNATSConfig())
 	if err != nil {
 		b.Fatal(err)

@@ -362,3 +362,25 @@ func TestNATSCloudEvents(t *testing.T) {
 		}
 	}
 }
+
+func TestNATSConnectionThatBreaksEndsTheWait(t *testing.T) {
+	s := servers.NewNATS(t)
+	heard, err := s.Connect(t).SubscribeSync("silent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := newLink(t, s)
+	sink := newNATSSink(t, connect(t, link), tooLong)
+	start := time.Now()
+	got := make(chan []error)
+	go func() { got <- sink.Publish(t.Context(), []delaybridge.Claim{natsClaim("silent", "a")}) }()
+	if _, err := heard.NextMsg(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	// An acknowledgement of what was sent on this connection can only come on it.
+	link.Cut()
+	want(t, "sent, and then cut", (<-got)[0], "unknown", "broke")
+	if d := time.Since(start); d > tooLong/2 {
+		t.Errorf("it took %v", d)
+	}
+}

@@ -20,8 +20,6 @@ import (
 type Features struct {
 	// HeaderOrder: the order of headers is kept across names, not only within one.
 	HeaderOrder bool
-	// Tombstones: a null payload is the broker's own, with no header in its place.
-	Tombstones bool
 }
 
 // Fixture is one sink with its broker.
@@ -392,7 +390,7 @@ func testConcurrent(t *testing.T, f Fixture) {
 	}
 }
 
-// Until calls Publish with batches of new messages until done says so of one
+// until calls Publish with batches of new messages until done says so of one
 // batch's outcomes, for at most 20 s, and returns the whole record: the outcome
 // of each id.
 func until(t *testing.T, f Fixture, target delaybridge.Target, prefix string, done func([]error) bool) map[string]error {
