@@ -40,9 +40,11 @@ type KafkaConfig struct {
 	// broker decides; batches that a topic finds too large are halved, so that a
 	// value that is too high for some topics costs time only. Defaults to 1,000,000.
 	BatchBytes int
-	// RequestsPerTopic is how many requests for one topic may be unanswered at a
-	// time, so that a topic that does not answer takes up no more than that.
-	// Defaults to 8.
+	// Requests is how many requests may be unanswered at a time, each on a
+	// connection of its own. Defaults to 64.
+	Requests int
+	// RequestsPerTopic is how many of them may be for one topic, so that a topic
+	// that does not answer does not take them all. Defaults to 8.
 	RequestsPerTopic int
 }
 
@@ -50,7 +52,7 @@ type KafkaConfig struct {
 func DefaultKafkaConfig() KafkaConfig {
 	return KafkaConfig{
 		ClientID: "bridge", Dial: (&net.Dialer{}).DialContext,
-		PublishTimeout: DefaultPublishTimeout, BatchBytes: 1_000_000, RequestsPerTopic: 8,
+		PublishTimeout: DefaultPublishTimeout, BatchBytes: 1_000_000, Requests: 64, RequestsPerTopic: 8,
 	}
 }
 
@@ -71,6 +73,8 @@ func (c KafkaConfig) Validate() error {
 		return fmt.Errorf("setting PublishTimeout: %v is not positive", c.PublishTimeout)
 	case c.BatchBytes <= 0:
 		return fmt.Errorf("setting BatchBytes: %d is not positive", c.BatchBytes)
+	case c.Requests <= 0:
+		return fmt.Errorf("setting Requests: %d is not positive", c.Requests)
 	case c.RequestsPerTopic <= 0:
 		return fmt.Errorf("setting RequestsPerTopic: %d is not positive", c.RequestsPerTopic)
 	}
@@ -80,6 +84,10 @@ func (c KafkaConfig) Validate() error {
 // maxRequestBytes is what a broker takes as one request (socket.request.max.bytes,
 // 100 MiB unless set): it cuts the connection at anything larger.
 const maxRequestBytes = 100<<20 - 64<<10
+
+// requestBytes is how much goes into one request, so that a large batch is not
+// unknown as a whole when time runs out in the middle of it.
+const requestBytes = 8 << 20
 
 // Kafka publishes to Kafka. A message is confirmed by all in-sync replicas. It
 // is safe for concurrent use.
@@ -230,11 +238,14 @@ type kafkaDelivery struct {
 }
 
 func (d *kafkaDelivery) run(ctx context.Context, messages []routed) {
-	slots := d.p.cluster.slots(d.topic)
-	select {
-	case slots <- struct{}{}:
-	case <-ctx.Done():
+	ofTopic, ofAll := d.p.cluster.slots(d.topic), d.p.cluster.requests
+	if !take(ctx, ofTopic) {
 		d.p.unsent(indexes(messages), d.tooSlow())
+		return
+	}
+	if !take(ctx, ofAll) {
+		<-ofTopic
+		d.p.unsent(indexes(messages), delaybridge.Transient(errors.New("too many requests to Kafka are not answered")))
 		return
 	}
 	var misrouted []routed
@@ -245,9 +256,20 @@ func (d *kafkaDelivery) run(ctx context.Context, messages []routed) {
 			misrouted, cause = append(misrouted, back...), err
 		}
 	}
-	<-slots
+	<-ofAll
+	<-ofTopic
 	if len(misrouted) > 0 {
 		d.reroute(ctx, indexes(misrouted), cause)
+	}
+}
+
+// take waits for one of the slots; false says that ctx has ended.
+func take(ctx context.Context, slots chan<- struct{}) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -259,7 +281,7 @@ func (d *kafkaDelivery) requests(messages []routed) [][]routed {
 	batches, total := map[int32]int{}, 0
 	for _, m := range messages {
 		size := d.p.sizes[m.message]
-		if n := batches[m.partition]; len(current) > 0 && (n > 0 && n+size > d.p.cfg.BatchBytes || total+size > maxRequestBytes) {
+		if n := batches[m.partition]; len(current) > 0 && (n > 0 && n+size > d.p.cfg.BatchBytes || total+size > requestBytes) {
 			out = append(out, current)
 			current, total = nil, 0
 			clear(batches)
@@ -319,7 +341,7 @@ func (d *kafkaDelivery) produce(ctx context.Context, messages []routed) ([]route
 		switch {
 		case !ok:
 			for _, m := range part {
-				d.p.settle(m.message, errors.New("Kafka's answer leaves the message out"))
+				d.p.settle(m.message, errors.New("the broker's answer leaves the message out"))
 			}
 		case isMisrouted(code):
 			d.recall(part)

@@ -633,6 +633,71 @@ func TestKafkaSecurity(t *testing.T) {
 	}
 }
 
+// TestKafkaAuthenticatesAnew: a broker ends connections that were authenticated
+// too long ago, and no request is to meet that.
+func TestKafkaAuthenticatesAnew(t *testing.T) {
+	k := servers.NewKfake(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "user", "secret"),
+		kfake.BrokerConfigs(map[string]string{"connections.max.reauth.ms": "1000"}))
+	if err := k.Fake().CreateTopic("t", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	var dials atomic.Int64
+	sink := newKafkaSink(t, k.Brokers, "", func(c *sinks.KafkaConfig) {
+		c.SASL = plain.Mechanism{Username: "user", Password: "secret"}
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}
+	})
+	if !servers.Eventually(func() bool {
+		want(t, "publish", publishOne(t, sink, "t", "a"), "", "")
+		return dials.Load() >= 4 || t.Failed()
+	}) {
+		t.Error("no connection was replaced")
+	}
+}
+
+// TestKafkaManyTopics: a batch for more topics than may have requests.
+func TestKafkaManyTopics(t *testing.T) {
+	k := servers.NewKfake(t)
+	var now, most atomic.Int64
+	sink := newKafkaSink(t, k.Brokers, "", func(c *sinks.KafkaConfig) {
+		c.Requests = 3
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if n := now.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			return &countedConn{Conn: nc, open: &now}, err
+		}
+	})
+	var batch []delaybridge.Claim
+	for i := range 40 {
+		topic := fmt.Sprint("many-", i)
+		if err := k.Fake().CreateTopic(topic, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		batch = append(batch, kafkaClaim(topic, fmt.Sprint(i)))
+	}
+	for i, err := range sink.Publish(t.Context(), batch) {
+		want(t, batch[i].ID, err, "", "")
+	}
+	if n := most.Load(); n > 3 {
+		t.Errorf("%d connections at a time for 3 requests", n)
+	}
+}
+
+type countedConn struct {
+	net.Conn
+	open *atomic.Int64
+	once sync.Once
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Conn.Close()
+}
+
 // certificates returns how a server for 127.0.0.1 and its client encrypt.
 func certificates(t *testing.T) (server, client *tls.Config) {
 	t.Helper()
@@ -693,6 +758,7 @@ func TestKafkaConfigValidate(t *testing.T) {
 		"Dial":             func(c *sinks.KafkaConfig) { c.Dial = nil },
 		"PublishTimeout":   func(c *sinks.KafkaConfig) { c.PublishTimeout = -1 },
 		"BatchBytes":       func(c *sinks.KafkaConfig) { c.BatchBytes = 0 },
+		"Requests":         func(c *sinks.KafkaConfig) { c.Requests = 0 },
 		"RequestsPerTopic": func(c *sinks.KafkaConfig) { c.RequestsPerTopic = 0 },
 	} {
 		cfg := good

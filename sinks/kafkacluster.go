@@ -46,6 +46,8 @@ type kafkaCluster struct {
 	// attempt limits one connection attempt, and one question about the layout:
 	// several brokers may have to be tried.
 	attempt time.Duration
+	// requests limits the unanswered requests to all topics.
+	requests chan struct{}
 
 	mu      sync.Mutex
 	closed  bool
@@ -59,7 +61,8 @@ type kafkaCluster struct {
 func newKafkaCluster(cfg KafkaConfig) *kafkaCluster {
 	return &kafkaCluster{
 		cfg: cfg, attempt: min(cfg.PublishTimeout/4, 3*time.Second),
-		idle: map[string][]*kafkaConn{}, brokers: map[int32]string{},
+		requests: make(chan struct{}, cfg.Requests),
+		idle:     map[string][]*kafkaConn{}, brokers: map[int32]string{},
 		topics: map[string]*kafkaTopic{}, limits: map[string]chan struct{}{},
 	}
 }

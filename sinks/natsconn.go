@@ -112,6 +112,10 @@ func newNATSConn(nc *nats.Conn, cfg NATSConfig) *natsConn {
 			before(nc, sub, err)
 		}
 	})
+	// The handler before this one has heard of what was said so far.
+	if err := nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
+		c.onRefusal(err)
+	}
 	return c
 }
 

@@ -21,7 +21,8 @@ var _ delaybridge.Sink = (*NATSCore)(nil)
 
 // NewNATSCore returns a sink on a connection that was made with NATSOptions. The
 // connection need not be up yet, may be shared, and stays the caller's to close,
-// after the last Publish.
+// after the last Publish. The sink listens to the connection's error handler: one
+// that is set later must call the one it replaces.
 func NewNATSCore(nc *nats.Conn, cfg NATSConfig) (*NATSCore, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("sinks.NATSConfig: %w", err)
