@@ -176,10 +176,12 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	relay := newRelay(t, strings.TrimPrefix(w.nats.URL, "nats://"))
-	p := w.serve(t, Env{"NATS_URL": "nats://" + relay.addr, "ROLES": "ingest,scheduler", "PUBLISH_TIMEOUT": "30s", "LEASE": "60s"})
-	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.x", "Bridge-Delay: 500ms", "Bridge-Id: held")
-	w.awaitState(t, "held", "pending")
+	p := w.serve(t, Env{"NATS_URL": "nats://" + relay.addr, "PUBLISH_TIMEOUT": "30s", "LEASE": "60s"})
+	p.Await(t, `"use":"sink","server"`)
 	relay.hold()
+	if r := Run(t, w.env, "", "schedule", "--target", "nats://orders.x", "--delay", "0s", "--id", "held", "x"); r.Code != 0 {
+		t.Fatalf("%+v", r)
+	}
 	// It is published and arrives, but the confirmation does not.
 	w.table.Await(t, "held")
 	w.awaitState(t, "held", "in_flight")
