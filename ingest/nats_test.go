@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"reflect"
 	"slices"
@@ -510,7 +511,7 @@ func TestNATSTellsTheLivesOfAServerApart(t *testing.T) {
 }
 
 // While the queue is away nothing is delivered over and over, and afterwards
-// nothing is missing.
+// nothing is missing (nats-io/nats-server#5564: a delivery limit that was reached).
 func TestNATSOutlastsTheQueue(t *testing.T) {
 	t.Parallel()
 	n := servers.NewNATS(t)
@@ -600,6 +601,8 @@ func TestNATSWaitsForWhatOthersHold(t *testing.T) {
 	wantSettled(t, js, "BRIDGE_SCHEDULE")
 }
 
+// More processes take in more, and nothing waits in one of them until it is
+// delivered again (nats-io/nats.go#1929).
 func TestNATSIsSharedByProcesses(t *testing.T) {
 	n := servers.NewNATS(t)
 	js := n.JetStream(t)
@@ -858,4 +861,66 @@ func TestNATSIntoRedis(t *testing.T) {
 	}
 	publishMany(t, js, 150, 250)
 	eventually(t, "249 pending", pending(249))
+}
+
+// Everything at once, by chance: whatever the stream confirmed is stored. (What
+// it did not confirm, for being stopped, may be in it twice.)
+func TestNATSLosesNothing(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	n := servers.NewNATS(t)
+	js := n.JetStream(t)
+	q := newMemory()
+	cfg := quickNATS()
+	cfg.Batch, cfg.AckWait = 20, time.Second
+	sources := []*source{run(t, n, q, cfg, ""), run(t, n, q, cfg, "")}
+
+	var published int
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				publish(t, js, good(strconv.Itoa(published)))
+				published++
+				time.Sleep(time.Millisecond) // enough of them
+			}
+		}
+	}()
+	for range 25 {
+		time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
+		switch random.IntN(6) {
+		case 0:
+			n.Stop()
+			n.Start(t)
+		case 1, 2:
+			_ = js.DeleteConsumer(t.Context(), "BRIDGE_SCHEDULE", "bridge")
+		case 3:
+			q.set(func() { q.away = !q.away })
+		case 4:
+			q.set(func() { q.full = !q.full })
+		case 5:
+			i := random.IntN(len(sources))
+			if err := sources[i].stop(); err != nil {
+				t.Fatal(err)
+			}
+			sources[i] = run(t, n, q, cfg, "")
+		}
+	}
+	q.set(func() { q.away, q.full = false, false })
+	close(stop)
+	<-stopped
+	t.Logf("%d published", published)
+	// Not by the consumer's word: for a moment a new one knows of no messages.
+	eventually(t, "an empty stream", func() bool {
+		s, err := js.Stream(t.Context(), "BRIDGE_SCHEDULE")
+		return err == nil && s.CachedInfo().State.Msgs == 0
+	})
+	if got := len(slices.Compact(q.payloads())); got != published {
+		t.Errorf("%d of %d stored", got, published)
+	}
 }
