@@ -108,12 +108,21 @@ func (k *Kafka) Start(t testing.TB) {
 	if !Eventually(func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		// The first to ask for a group's coordinator waits for an internal
-		// topic to be made; clients that are told "not yet" wait seconds.
-		req := kmsg.NewPtrFindCoordinatorRequest()
-		req.CoordinatorKey, req.CoordinatorKeys = "warm-up", []string{"warm-up"}
+		// The first to ask for a group's offsets waits for an internal topic to
+		// be made and loaded; clients that are told "not yet" wait seconds.
+		g := kmsg.NewOffsetFetchRequestGroup()
+		g.Group = "warm-up"
+		req := kmsg.NewPtrOffsetFetchRequest()
+		req.Group, req.Groups = g.Group, append(req.Groups, g)
 		resp, err := req.RequestWith(ctx, c)
-		return err == nil && resp.ErrorCode == 0 && (len(resp.Coordinators) == 0 || resp.Coordinators[0].ErrorCode == 0)
+		if err != nil {
+			return false
+		}
+		code := resp.ErrorCode
+		if len(resp.Groups) > 0 {
+			code = resp.Groups[0].ErrorCode
+		}
+		return code == 0 || code == kerr.GroupIDNotFound.Code
 	}) {
 		t.Fatal("the Kafka broker did not answer in time")
 	}
@@ -339,4 +348,11 @@ func (k *Kafka) admin(t testing.TB, what string, do func(*kgo.Client, context.Co
 	}) {
 		t.Fatalf("%s: %v", what, err)
 	}
+}
+
+// HaveKafka says whether NewKafka and SharedKafka give Apache Kafka.
+func HaveKafka(t testing.TB) bool {
+	t.Helper()
+	_, ok := kafkaJars(t)
+	return ok
 }
