@@ -125,9 +125,15 @@ type member struct {
 // read starts a source that reads topics into q. It is stopped with the test.
 func read(t *testing.T, k *servers.Kafka, q ingest.Queue, group string, topics []string, changes ...func(*ingest.KafkaConfig)) *member {
 	t.Helper()
+	return readObserved(t, k, q, group, topics, nil, changes...)
+}
+
+// readObserved does the same, and has the outcomes told.
+func readObserved(t *testing.T, k *servers.Kafka, q ingest.Queue, group string, topics []string, observe func(string, delaybridge.Outcome), changes ...func(*ingest.KafkaConfig)) *member {
+	t.Helper()
 	h := ingest.DefaultConfig()
 	h.Queue, h.Decoder, h.Grace = q, newDecoder(t, nil), 2*time.Second
-	h.RetryMax = 200 * time.Millisecond
+	h.RetryMax, h.Observe = 200*time.Millisecond, observe
 	handler, err := ingest.NewHandler(h)
 	if err != nil {
 		t.Fatal(err)
