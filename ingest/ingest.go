@@ -103,14 +103,19 @@ func NewHandler(cfg Config) (*Handler, error) {
 }
 
 // Handle decodes the records of source, a name for the log, and stores them, in
-// order. It returns for each whether the queue has it, so that it may be acknowledged. It tries those that
-// the queue did not take again for as long as ctx lives, and for the grace
-// after it: only then is one of them false.
+// order. It returns for each whether the queue has it, so that it may be
+// acknowledged. It tries those that the queue did not take again for as long as
+// ctx lives, and for the grace after it: only then is one of them false.
 func (h *Handler) Handle(ctx context.Context, source string, records []Record) []bool {
-	delaybridge.Failpoint("fetched")
 	ctx, cancel := withGrace(ctx, h.cfg.Grace)
 	defer cancel()
+	return h.handle(ctx, source, records)
+}
 
+// handle is Handle with a context that ends when the grace does, for a source
+// that may still call it several times after the stop.
+func (h *Handler) handle(ctx context.Context, source string, records []Record) []bool {
+	delaybridge.Failpoint("fetched")
 	stored := make([]bool, len(records))
 	left := make([]int, len(records)) // indexes of what the queue has not taken
 	requests := make([]delaybridge.Request, len(records))

@@ -30,6 +30,7 @@ type streamReader struct {
 	lag      atomic.Int64
 
 	// The goroutine of run alone uses these.
+	graceful     context.Context // ends when what is in hand at the stop is given up
 	life         life
 	lastDelivery uint64 // consumer sequence of the last message, 0 if not known
 }
@@ -40,6 +41,9 @@ func newStreamReader(n *NATS, stream string, filters []string) *streamReader {
 
 // run reads until ctx ends or the stream is gone.
 func (r *streamReader) run(ctx context.Context) {
+	graceful, cancel := withGrace(ctx, r.handler.cfg.Grace)
+	defer cancel()
+	r.graceful = graceful
 	retry := backoff{min: 50 * time.Millisecond, max: 5 * time.Second}
 	working := func() {
 		if retry.tries >= loggedTry {
@@ -321,7 +325,7 @@ func (s *pullSession) store(ctx context.Context, batch []*nats.Msg) error {
 		s.lastDelivery = last
 	}
 	s.lag.Store(int64(pending) + int64(len(records)))
-	stored := s.handler.Handle(ctx, "nats:"+s.stream, records)
+	stored := s.handler.handle(s.graceful, "nats:"+s.stream, records)
 	delaybridge.Failpoint("acking")
 	for i, ok := range stored {
 		if ok {
@@ -335,13 +339,10 @@ func (s *pullSession) store(ctx context.Context, batch []*nats.Msg) error {
 
 // finish ends the session: what has arrived is stored and acknowledged.
 func (s *pullSession) finish(ctx context.Context, sub *nats.Subscription, batch []*nats.Msg) error {
-	timeout := s.cfg.APITimeout
-	if s.conn.IsConnected() {
-		// Not unsubscribed at once: what is under way would be dropped, and
-		// come again only after AckWait.
-		if sub.Drain() == nil {
-			_ = s.conn.FlushTimeout(timeout)
-		}
+	batch = s.runDry(batch)
+	if s.conn.IsConnected() && sub.Drain() == nil {
+		// Once the server has answered, it sends no more.
+		_ = s.conn.FlushTimeout(s.cfg.APITimeout)
 	}
 	for more := true; more; {
 		select {
@@ -359,9 +360,32 @@ func (s *pullSession) finish(ctx context.Context, sub *nats.Subscription, batch 
 		}
 	}
 	if s.conn.IsConnected() {
-		_ = s.conn.FlushTimeout(timeout)
+		_ = s.conn.FlushTimeout(s.cfg.APITimeout)
 	}
 	return nil
+}
+
+// runDry waits for what open pulls bring while more is coming: there is no
+// taking back a pull, and what the server sends to an inbox that is gone comes
+// again only after AckWait.
+func (s *pullSession) runDry(batch []*nats.Msg) []*nats.Msg {
+	const quiet, most = 20 * time.Millisecond, time.Second
+	end := time.After(most)
+	for s.credit > 0 && s.conn.IsConnected() {
+		select {
+		case m := <-s.in:
+			if isStored(m) {
+				batch, s.credit = append(batch, m), s.credit-1
+			} else if s.heed(m, func() {}) != nil {
+				return batch
+			}
+		case <-time.After(quiet):
+			return batch
+		case <-end:
+			return batch
+		}
+	}
+	return batch
 }
 
 // natsHeaders lists a message's headers. The client keeps them in a map, so the

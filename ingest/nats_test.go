@@ -659,6 +659,31 @@ func TestNATSStopsWithEmptyHands(t *testing.T) {
 	}
 }
 
+// The grace is one for all that is in hand, not one for each batch of it.
+func TestNATSStopsInTime(t *testing.T) {
+	n := servers.NewNATS(t)
+	js := n.JetStream(t)
+	q := newMemory()
+	cfg := quickNATS()
+	cfg.Batch = 10
+	s := run(t, n, q, cfg, "", func(c *ingest.Config) { c.Grace = time.Second })
+	publishMany(t, js, 0, 10)
+	wantAll(t, q, 10)
+	q.set(func() { q.away = true })
+	publishMany(t, js, 10, 60)
+	eventually(t, "a batch in hand and more behind it", func() bool { return consumerInfo(t, js, "BRIDGE_SCHEDULE").NumAckPending > 10 })
+	start := time.Now()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < time.Second || took > 10*time.Second {
+		t.Errorf("stopped after %v with a grace of a second", took)
+	}
+	q.set(func() { q.away = false })
+	run(t, n, q, cfg, "")
+	wantAll(t, q, 60)
+}
+
 func TestNATSStopsWhileNothingWorks(t *testing.T) {
 	n := servers.NewNATS(t)
 	q := newMemory()
