@@ -255,6 +255,46 @@ func TestDevNamesTheTakenPort(t *testing.T) {
 	}
 }
 
+// TestStatsWatch counts again and again until it is interrupted.
+func TestStatsWatch(t *testing.T) {
+	t.Parallel()
+	env := Env{"REDIS_URL": servers.NewRedis(t).URL}
+	p := Start(t, env, "stats", "--watch", "-o", "json")
+	if !servers.Eventually(func() bool { return strings.Count(p.Output(), "\n") >= 2 }) {
+		t.Fatalf("it said %q", p.Output())
+	}
+	p.Signal(syscall.SIGINT)
+	if code := p.Exit(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for line := range strings.Lines(p.Output()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("no JSON: %q", line)
+		}
+	}
+}
+
+// TestHostileIDsDoNotSteerTheTerminal shows what an id may hold.
+func TestHostileIDsDoNotSteerTheTerminal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(t, nil)
+	// What is refused is shown, too, in an error text.
+	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: \x1b[2J\u009b2J5")
+	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: 1h", "Bridge-Id: rtl\u202eend")
+	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: 0s", "Bridge-Id: last")
+	w.table.Await(t, "last")
+	for _, args := range []string{"list", "list -o json", "dead list", "dead list -o json", "dead show rejected:nats:BRIDGE_SCHEDULE:1", "dead show rejected:nats:BRIDGE_SCHEDULE:1 -o json", "get \x1b[2J", "cancel \u009b2J"} {
+		r := Run(t, w.env, "", strings.Fields(args)...)
+		for _, c := range r.Stdout + r.Stderr {
+			if c != '\n' && (c < ' ' || c >= 0x7f && c <= 0x9f) || (c == '\u202e' && !strings.Contains(args, "json")) {
+				t.Errorf("bridge %q prints %q: %q", args, c, r.Stdout+r.Stderr)
+				break
+			}
+		}
+	}
+}
+
 // TestJSONIsOneLineOfJSON holds for every command that prints.
 func TestJSONIsOneLineOfJSON(t *testing.T) {
 	t.Parallel()

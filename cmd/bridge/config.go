@@ -76,7 +76,7 @@ type Settings struct {
 	ExpiresAfter   duration `split_words:"true" desc:"default of Bridge-Expires-After; 0: never"`
 	RejectTarget   text     `split_words:"true" desc:"where refused messages go, such as nats://bridge.rejected; empty: they become dead letters"`
 	DeadTarget     text     `split_words:"true" desc:"where a copy of every dead letter goes, such as nats://bridge.dead; empty: nowhere"`
-	DeadRetention  duration `split_words:"true" desc:"how long dead letters are kept"`
+	DeadRetention  duration `split_words:"true" desc:"how long dead letters are kept; 0: for ever"`
 
 	Lease          duration `split_words:"true" desc:"how long a claimed message is one process's alone; at least twice the publish timeout"`
 	Batch          count    `split_words:"true" desc:"most messages in one step of ingest or of the scheduler"`

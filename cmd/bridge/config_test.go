@@ -116,6 +116,13 @@ func TestValuesAreReadStrictly(t *testing.T) {
 		{"a file must be there", "NATS_CREDS", "/nowhere/x.creds", "", "can be read"},
 		{"a certificate needs its key", "NATS_TLS_CERT", "config_test.go", "", "set both or none"},
 		{"a Redis URL has a scheme", "REDIS_URL", "localhost:6379", "", "takes a URL"},
+		{"a broker has a port", "KAFKA_BROKERS", "one:9092, two", "", "host:port"},
+		{"brokers are a list", "KAFKA_BROKERS", "one:9092, two:9092", "one:9092,two:9092", ""},
+		{"a mechanism is one of few", "KAFKA_SASL_MECHANISM", "gssapi", "", "plain, scram-sha-256, scram-sha-512 or aws-msk-iam"},
+		{"a mechanism needs a user", "KAFKA_SASL_MECHANISM", "plain", "", "BRIDGE_KAFKA_SASL_USERNAME"},
+		{"a source topic is checked", "KAFKA_INGEST_TOPICS", "a,b c", "", "takes topics"},
+		{"a dead target is no source of ours", "DEAD_TARGET", "kafka://bridge.schedule", "", "own sources"},
+		{"letters may be kept for ever", "DEAD_RETENTION", "0", "0", ""},
 		{"a route has a form", "ROUTES", "nats://later.> => nats://orders", "", "option"},
 		{"an allowed target has a form", "ALLOWED_TARGETS", "orders.*", "", "ALLOWED_TARGETS"},
 	} {
@@ -156,6 +163,7 @@ func TestSecretsAreNeverShown(t *testing.T) {
 		{"a token", "NATS_URL", "nats://s3cr3t@localhost:4222"},
 		{"a password with an @ in it", "NATS_URL", "nats://user:s3cr3t@x@localhost:4222"},
 		{"a seed that is none", "NATS_NKEY", "s3cr3t"},
+		{"a password", "KAFKA_SASL_PASSWORD", "s3cr3t"},
 	} {
 		t.Run(row.about, func(t *testing.T) {
 			clearSettings(t)

@@ -72,8 +72,10 @@ func dev(ctx context.Context, ports devPorts, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer servers.close()
-	if os.Getenv(prefix+"_KAFKA_BROKERS") != "" && !ports.withKafka {
-		fmt.Fprintln(stderr, "bridge: warning: BRIDGE_KAFKA_BROKERS is not used; --kafka brings a broker along")
+	for _, name := range []string{"REDIS_URL", "NATS_URL", "KAFKA_BROKERS"} {
+		if os.Getenv(prefix+"_"+name) != "" {
+			fmt.Fprintf(stderr, "bridge: warning: %s_%s is not used: everything is in this process\n", prefix, name)
+		}
 	}
 	s.useEmbedded(servers)
 	level := text("warn")

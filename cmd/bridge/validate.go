@@ -107,7 +107,6 @@ func (s *Settings) checkMessages() *settingError {
 		// A Redis value holds at most 512 MiB.
 		sizeBetween("MAX_PAYLOAD", s.MaxPayload, 1, 256<<20),
 		atLeast("DEDUP_WINDOW", s.DedupWindow, time.Second),
-		atLeast("DEAD_RETENTION", s.DeadRetention, time.Minute),
 	)
 }
 
