@@ -11,11 +11,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9/logging"
 
 	"delaybridge/test/servers"
 )
 
 func TestMain(m *testing.M) {
+	logging.Disable() // of the tests' own clients, while a test has their Redis down
 	code := m.Run()
 	removeBinary()
 	os.Exit(code)

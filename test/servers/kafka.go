@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,12 @@ func NewKafka(t testing.TB, properties ...string) *Kafka {
 	k.Start(t)
 	return k
 }
+
+// KafkaPort as a property of NewKafka has Apache Kafka listen on a port that is
+// known before it starts, for what has to be told of it.
+func KafkaPort(port int) string { return kafkaPort + strconv.Itoa(port) }
+
+const kafkaPort = "\x00port="
 
 // shared is the broker of the whole test binary.
 var shared struct {

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +24,7 @@ type javaKafka struct {
 	jars       string // directory
 	dir        string
 	properties []string
+	fixed      int // the port that it must have, 0 for any
 	port       int
 	controller int
 
@@ -31,7 +34,15 @@ type javaKafka struct {
 }
 
 func newJavaKafka(jars, dir string, properties []string) *Kafka {
-	return &Kafka{Real: true, real: &javaKafka{jars: jars, dir: dir, properties: properties, out: &lockedBuffer{}}}
+	k := &javaKafka{jars: jars, dir: dir, out: &lockedBuffer{}}
+	for _, p := range properties {
+		if port, ok := strings.CutPrefix(p, kafkaPort); ok {
+			k.fixed, _ = strconv.Atoi(port)
+		} else {
+			k.properties = append(k.properties, p)
+		}
+	}
+	return &Kafka{Real: true, real: k}
 }
 
 func (k *javaKafka) address() string { return fmt.Sprintf("127.0.0.1:%d", k.port) }
@@ -44,7 +55,7 @@ func (k *javaKafka) start(t testing.TB) {
 	first := k.port == 0
 	for try := 1; ; try++ {
 		if first {
-			k.port, k.controller = FreePort(t), FreePort(t)
+			k.port, k.controller = cmp.Or(k.fixed, FreePort(t)), FreePort(t)
 			if err := k.format(); err != nil {
 				t.Fatalf("format Kafka's storage: %v", err)
 			}
