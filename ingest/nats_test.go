@@ -475,9 +475,10 @@ func TestNATSTellsTheLivesOfAStreamApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i > 0 { // at once, consumer included, so that pulls find it
-			if _, err := js.CreateStream(t.Context(), config); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-				t.Fatal(err)
-			}
+			eventually(t, "the stream made anew", func() bool { // the bridge tries the same
+				_, err := js.CreateStream(t.Context(), config)
+				return err == nil || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse)
+			})
 			_, _ = js.CreateConsumer(t.Context(), "BRIDGE_SCHEDULE", jetstream.ConsumerConfig{Durable: "bridge", AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "bridge.schedule"})
 		}
 		publishMany(t, js, 20+10*i, 30+10*i)
