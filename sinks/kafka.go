@@ -403,15 +403,19 @@ func (d *kafkaDelivery) tooSlow() error {
 	return delaybridge.Transient(fmt.Errorf("topic %q has not answered what was sent before", d.topic))
 }
 
+// rerouteTries is how often a message is routed anew, over 1.5 s in all.
+const rerouteTries = 4
+
 // reroute asks the cluster again who leads the partitions of messages that are
 // not sent, and sends them there. If nobody can be asked, Kafka is unavailable;
 // a leader that stays out of reach while others answer is its topics' trouble.
 func (d *kafkaDelivery) reroute(ctx context.Context, part []int, cause error) {
 	cause = fmt.Errorf("topic %q: %w", d.topic, cause)
 	if d.tries > 0 {
-		// A new leader is chosen within moments.
+		// A new leader is chosen within moments, and a moment later knows that
+		// it is the leader.
 		select {
-		case <-time.After(time.Duration(d.tries) * 100 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond << d.tries):
 		case <-ctx.Done():
 		}
 	}
@@ -423,7 +427,7 @@ func (d *kafkaDelivery) reroute(ctx context.Context, part []int, cause error) {
 	}
 	unreached := errors.Is(cause, errNotConnected)
 	switch {
-	case err == nil && d.tries < 2:
+	case err == nil && d.tries < rerouteTries:
 		d.p.route(ctx, layout, d.topic, part, d.tries+1)
 	case err == nil && unreached && len(layout.brokers) == 1, err != nil && (unreached || inTime):
 		d.p.unsent(part, delaybridge.Unavailable(cause))

@@ -75,6 +75,7 @@ func failProduce(k *servers.Kafka, topic string, code int16) {
 }
 
 func TestKafkaClassifiesEveryCode(t *testing.T) {
+	t.Parallel()
 	classes := map[int16]string{
 		// It may be stored.
 		-1: "unknown", 7: "unknown", 13: "unknown", 20: "unknown",
@@ -107,6 +108,7 @@ func TestKafkaClassifiesEveryCode(t *testing.T) {
 }
 
 func TestKafkaInjectedErrors(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		sentence string
 		err      *kerr.Error
@@ -250,6 +252,7 @@ func (c *shortConn) Write(b []byte) (int, error) {
 }
 
 func TestKafkaTopicThatIsMissing(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"kfake", "Kafka"} {
 		t.Run(kind, func(t *testing.T) {
 			k := servers.SharedKafka(t)
@@ -274,6 +277,7 @@ func TestKafkaTopicThatIsMissing(t *testing.T) {
 }
 
 func TestKafkaDeadTopicHoldsNobodyElse(t *testing.T) {
+	t.Parallel()
 	k := servers.NewKfake(t)
 	dead, live := k.Topic(t, 1), k.Topic(t, 1)
 	k.Fake().ControlKey(int16(kmsg.Produce), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
@@ -475,6 +479,7 @@ func TestKafkaPartitionWithoutLeader(t *testing.T) {
 }
 
 func TestKafkaOneBrokerOfThreeIsAway(t *testing.T) {
+	t.Parallel()
 	k := servers.NewKfake(t, kfake.NumBrokers(3))
 	topics := make([]string, 3)
 	for i := range topics {
@@ -510,7 +515,17 @@ func TestKafkaOneBrokerOfThreeIsAway(t *testing.T) {
 func TestKafkaIdleConnectionsThatTheBrokerHasClosed(t *testing.T) {
 	k := servers.NewKfake(t)
 	topic := k.Topic(t, 4)
-	sink := newKafkaSink(t, k.Brokers, "")
+	var open atomic.Int64
+	sink := newKafkaSink(t, k.Brokers, "", func(c *sinks.KafkaConfig) {
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			open.Add(1)
+			return &countedConn{Conn: nc, open: &open}, nil
+		}
+	})
 	for round := range 3 {
 		var wg sync.WaitGroup
 		for i := range 8 {
@@ -520,6 +535,10 @@ func TestKafkaIdleConnectionsThatTheBrokerHasClosed(t *testing.T) {
 		}
 		wg.Wait()
 		k.Stop()
+		// That they are closed is noticed before they are needed.
+		if !servers.Eventually(func() bool { return open.Load() == 0 }) {
+			t.Errorf("%d connections to nobody are kept", open.Load())
+		}
 		k.Start(t)
 	}
 	want(t, "after the last restart", publishOne(t, sink, topic, "last"), "", "")
@@ -571,6 +590,7 @@ func TestKafkaTimeIsThatOfSending(t *testing.T) {
 }
 
 func TestKafkaSecurity(t *testing.T) {
+	t.Parallel()
 	server, client := certificates(t)
 	sha256, err := scram.Mechanism(scram.SHA256, "user", "secret")
 	if err != nil {
@@ -636,6 +656,7 @@ func TestKafkaSecurity(t *testing.T) {
 // TestKafkaAuthenticatesAnew: a broker ends connections that were authenticated
 // too long ago, and no request is to meet that.
 func TestKafkaAuthenticatesAnew(t *testing.T) {
+	t.Parallel()
 	k := servers.NewKfake(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "user", "secret"),
 		kfake.BrokerConfigs(map[string]string{"connections.max.reauth.ms": "1000"}))
 	if err := k.Fake().CreateTopic("t", 1, nil); err != nil {

@@ -125,6 +125,7 @@ func TestNATSClassifies(t *testing.T) {
 }
 
 func TestNATSSubjectThatNobodyConfirms(t *testing.T) {
+	t.Parallel()
 	s := servers.NewNATS(t)
 	newStream(t, s.JetStream(t), jetstream.StreamConfig{Name: "OK", Subjects: []string{"ok"}})
 	heard, err := s.Connect(t).SubscribeSync("silent")
@@ -199,6 +200,7 @@ func TestNATSPermissions(t *testing.T) {
 }
 
 func TestNATSAcksThatCannotBeHeard(t *testing.T) {
+	t.Parallel()
 	s := servers.NewNATS(t, restricted(nil, &server.SubjectPermission{Deny: []string{"_INBOX.>"}}))
 	admin, err := jetstream.New(s.Connect(t, nats.UserInfo("admin", "a")))
 	if err != nil {
