@@ -14,8 +14,7 @@
 
 local out, ids, tombs = {}, {}, {}
 for i = 3, #ARGV, 3 do
-  local score = call('ZSCORE', KEYS[1], ARGV[i])
-  if score and tonumber(score) == tonumber(ARGV[i + 1]) then
+  if owns(KEYS[1], KEYS[2], ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
     out[#out + 1] = 1
     ids[#ids + 1] = ARGV[i]
     tombs[#tombs + 1] = ARGV[i]
@@ -28,6 +27,6 @@ if #ids > 0 then
   call('ZREM', KEYS[1], unpack(ids))
   call('HDEL', KEYS[2], unpack(ids))
   call('HDEL', KEYS[3], unpack(ids))
-  call('HSET', done_now(KEYS[4], KEYS[5], now_ms(ARGV[1]), tonumber(ARGV[2])), unpack(tombs))
+  tombstones(KEYS[4], KEYS[5]).put(now_ms(ARGV[1]), tonumber(ARGV[2]), unpack(tombs))
 end
 return out

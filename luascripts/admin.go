@@ -122,10 +122,9 @@ func atoi(s string) int64 {
 	return n
 }
 
-// parseTries reads "<failed> <lost> <lease end>", "" as none.
+// parseTries reads "<failed> <lost>", "" as none.
 func parseTries(s string) (failed, lost int) {
-	f, rest, _ := strings.Cut(s, " ")
-	l, _, _ := strings.Cut(rest, " ")
+	f, l, _ := strings.Cut(s, " ")
 	return int(atoi(f)), int(atoi(l))
 }
 

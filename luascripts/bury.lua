@@ -10,24 +10,24 @@
 -- KEYS[8]     done:b     hash, id -> tombstone
 -- ARGV[1]     now        ms, '' for Redis's own clock
 -- ARGV[2]     window     ms, how long a tombstone lives at least
--- ARGV[3...]  id, lease end in ms, reason, error, failed, lost, marks: seven for each claim
+-- ARGV[3...]  id, lease end in ms, marks, reason, error, failed, lost: seven for each claim
 --
 -- Returns  one for each claim: 1 settled, 0 lease lost (nothing changed)
 -- Cost     O(log D) a claim, D dead letters
 
 local now, window = now_ms(ARGV[1]), tonumber(ARGV[2])
+local done = tombstones(KEYS[7], KEYS[8])
 local out = {}
 for i = 3, #ARGV, 7 do
-  local id = ARGV[i]
-  local score = call('ZSCORE', KEYS[1], id)
-  if score and tonumber(score) == tonumber(ARGV[i + 1]) then
+  local id, marks = ARGV[i], ARGV[i + 2]
+  if owns(KEYS[1], KEYS[2], id, ARGV[i + 1], marks) then
     local record = call('HGET', KEYS[2], id) or ''
     call('ZREM', KEYS[1], id)
     call('HDEL', KEYS[2], id)
     call('HDEL', KEYS[3], id)
-    put_letter(KEYS[4], KEYS[5], KEYS[6], id, now, ARGV[i + 2],
-      tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 3], record)
-    call('HSET', done_now(KEYS[7], KEYS[8], now, window), id, 'x ' .. ARGV[i + 6])
+    put_letter(KEYS[4], KEYS[5], KEYS[6], id, now, ARGV[i + 3],
+      tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6]), ARGV[i + 4], record)
+    done.put(now, window, id, 'x ' .. marks)
     out[#out + 1] = 1
   else
     out[#out + 1] = 0

@@ -15,8 +15,9 @@
 --          since 2 in flight, 3 delivered, 4 cancelled before, 5 dead; 6 unknown
 -- Cost     O(log N) an item, N items waiting
 
-local now = now_ms(ARGV[1])
-local window = tonumber(ARGV[2])
+local now, window = now_ms(ARGV[1]), tonumber(ARGV[2])
+local done = tombstones(KEYS[9], KEYS[10])
+local too_late = {d = 3, c = 4, x = 5}
 local out = {}
 
 for i = 3, #ARGV, 4 do
@@ -25,7 +26,7 @@ for i = 3, #ARGV, 4 do
   local reply
   if record then
     local marks = marks_of(record) or ''
-    if seen(marks, source, offset) then
+    if seen(id, marks, source, offset) then
       reply = 1
     elseif call('ZSCORE', KEYS[4], id) or call('ZSCORE', KEYS[5], id) or call('ZSCORE', KEYS[6], id) then
       reply = 2
@@ -33,24 +34,24 @@ for i = 3, #ARGV, 4 do
       for l = 1, 3 do call('ZREM', KEYS[l], id) end
       call('HDEL', KEYS[7], id)
       call('HDEL', KEYS[8], id)
-      call('HSET', done_now(KEYS[9], KEYS[10], now, window), id, 'c ' .. add_mark(marks, source, offset))
+      done.put(now, window, id, 'c ' .. add_mark(id, marks, source, offset))
       reply = 0
     end
   else
-    local current, older = done_order(KEYS[9], KEYS[10])
-    local tomb = tombstone(current, older, id)
-    local state, marks = string.sub(tomb or '', 1, 1), string.sub(tomb or '', 3)
-    if state == 'x' and not call('ZSCORE', KEYS[11], id) then state = '' end
-    if state == '' and call('ZSCORE', KEYS[11], id) then state = 'x' end
-    if seen(marks, source, offset) then
+    local tomb = done.get(id) or ''
+    local state, marks = string.sub(tomb, 1, 1), string.sub(tomb, 3)
+    -- A letter is dead as long as it is there, and not any longer.
+    if state == 'x' or state == '' then
+      state = call('ZSCORE', KEYS[11], id) and 'x' or ''
+    end
+    if seen(id, marks, source, offset) then
       reply = 1
     else
-      reply = state == 'd' and 3 or state == 'c' and 4 or state == 'x' and 5 or 6
+      reply = too_late[state] or 6
       -- An older copy of the schedule must not come in behind its cancel.
       if not by_api then
         call('HDEL', KEYS[8], id)
-        call('HSET', done_now(KEYS[9], KEYS[10], now, window), id,
-          (state == '' and 'c' or state) .. ' ' .. add_mark(marks, source, offset))
+        done.put(now, window, id, (state == '' and 'c' or state) .. ' ' .. add_mark(id, marks, source, offset))
       end
     end
   end

@@ -18,14 +18,14 @@
 -- ARGV[7]  window     ms, how long a tombstone lives at least
 --
 -- Returns  now in ms, wait in us until the next may be claimed (0 now, -1 there is none),
---          leases found run out, items buried, then id, record, failed, lost, lease end in
---          ms: five for each claim, oldest lease first, then oldest due first
+--          lease end in ms, leases found run out, items buried, then id, record, failed,
+--          lost: four for each claim, oldest lease first, then oldest due first
 -- Cost     O(limit * log N), N items waiting
 
 local now, past_ms = now_ms(ARGV[1])
 local clock = math.min(now, tonumber(ARGV[2]))
-local limit, lease, max_lost = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local max_bytes, window = tonumber(ARGV[6]), tonumber(ARGV[7])
+local limit, max_lost, max_bytes = tonumber(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local lease_end = now + tonumber(ARGV[4])
 
 local expired = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, limit)
 local due = {}
@@ -52,7 +52,7 @@ read(due)
 if #expired > 0 then call('ZREM', KEYS[2], unpack(expired)) end
 if #due > 0 then call('ZREM', KEYS[1], unpack(due)) end
 
-local out, leases = {now, -1, #expired, 0}, {}
+local out, leases = {now, -1, lease_end, #expired, 0}, {}
 local function bury(id, record, marks, failed, lost)
   local reason, text = 'abandoned', 'its lease ran out ' .. lost .. ' times'
   if not record then
@@ -63,26 +63,25 @@ local function bury(id, record, marks, failed, lost)
   call('HDEL', KEYS[3], id)
   call('HDEL', KEYS[4], id)
   put_letter(KEYS[5], KEYS[6], KEYS[7], id, now, reason, failed, lost, text, record or '')
-  if marks then call('HSET', done_now(KEYS[8], KEYS[9], now, window), id, 'x ' .. marks) end
-  out[4] = out[4] + 1
+  if marks then tombstones(KEYS[8], KEYS[9]).put(now, tonumber(ARGV[7]), id, 'x ' .. marks) end
+  out[5] = out[5] + 1
 end
 local function take(ids, first, ran_out)
   if #ids == 0 then return end
   local tries = call('HMGET', KEYS[4], unpack(ids))
   for i, id in ipairs(ids) do
     local record = records[first + i]
-    local failed, lost, past = read_tries(tries[i])
     local marks = record and marks_of(record)
-    local lease_end = math.max(now + lease, past + 1)
+    local failed, lost = read_tries(tries[i])
     if ran_out then lost = lost + 1 end
     if not marks or lost >= max_lost then
       bury(id, record, marks, failed, lost)
     else
-      if ran_out then call('HSET', KEYS[4], id, string.format('%d %d %d', failed, lost, lease_end)) end
+      if ran_out then call('HSET', KEYS[4], id, failed .. ' ' .. lost) end
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       local o = #out
-      out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5] = id, record, failed, lost, lease_end
+      out[o + 1], out[o + 2], out[o + 3], out[o + 4] = id, record, failed, lost
     end
   end
 end

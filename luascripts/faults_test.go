@@ -55,9 +55,9 @@ func TestFullRedis(t *testing.T) {
 		}, {
 			name: "claims run", seed: "due:nats a +0\nmsg a [nats:S 7] now\ninflight:nats b +0\nmsg b [nats:S 8] now",
 			do: func(h *harness) string { return h.claim("nats", 10) }, want: "b now +60000 0/1, a now +60000 0/0; wait 1m0s, 1 expired",
-			state: "inflight:nats a +60000\nmsg a [nats:S 7] now\ninflight:nats b +60000\nmsg b [nats:S 8] now\ntries b 0 1 +60000",
+			state: "inflight:nats a +60000\nmsg a [nats:S 7] now\ninflight:nats b +60000\nmsg b [nats:S 8] now\ntries b 0 1",
 		}, {
-			name: "claims bury", seed: "due:nats a +0\ninflight:nats b +0\nmsg b [nats:S 8] now\ntries b 0 9 0\ndue:nats c +0\nmsg c raw \"1 nats:S 9\\n\"",
+			name: "claims bury", seed: "due:nats a +0\ninflight:nats b +0\nmsg b [nats:S 8] now\ntries b 0 9\ndue:nats c +0\nmsg c raw \"1 nats:S 9\\n\"",
 			do: func(h *harness) string { return h.claim("nats", 10) }, want: "nothing; wait 1m0s, 1 expired, 3 buried",
 			state: "dead a +0\ndead b +0\ndead c +0\ndeadcount abandoned 1\ndeadcount corrupt 2\n" +
 				"deadmsg a corrupt 0 0 \"the message has no record\" raw \"\"\n" +
@@ -71,10 +71,10 @@ func TestFullRedis(t *testing.T) {
 			name: "retry runs", seed: leased,
 			do: func(h *harness) string {
 				return settled(h.q.Retry(ctx, []delaybridge.Retry{{Claim: one[0], After: time.Minute}}))
-			}, want: "ok", state: "due:nats a +60000\nmsg a [nats:S 7] hi\ntries a 2 2 +60000",
+			}, want: "ok", state: "due:nats a +60000\nmsg a [nats:S 7] hi\ntries a 2 2",
 		}, {
 			name: "release runs", seed: leased,
-			do: func(h *harness) string { return settled(h.q.Release(ctx, one)) }, want: "ok", state: "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 1 2 +30000",
+			do: func(h *harness) string { return settled(h.q.Release(ctx, one)) }, want: "ok", state: "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 1 2",
 		}, {
 			name: "bury runs", seed: leased,
 			do: func(h *harness) string {
@@ -578,7 +578,7 @@ func TestRepliesLost(t *testing.T) {
 		}, "duplicate, duplicate"},
 		{transition{
 			name: "replace", seed: leased, do: storing(schedule("a", "again", "nats:S 8")),
-			state: "due:nats a +3000\nmsg a [nats:S 8] again\ntries a 0 0 +60000",
+			state: "due:nats a +3000\nmsg a [nats:S 8] again",
 		}, "duplicate"},
 		{transition{
 			name: "cancel", seed: "due:nats a +1000\nmsg a [nats:S 7] hi", do: storing(cancel("a", "nats:S 8")),
@@ -602,11 +602,11 @@ func TestRepliesLost(t *testing.T) {
 			do: func(h *harness) string {
 				return settled(h.q.Retry(ctx, []delaybridge.Retry{{Claim: one[0], After: time.Minute}}))
 			},
-			state: "due:nats a +60000\nmsg a [nats:S 7] hi\ntries a 2 2 +60000",
+			state: "due:nats a +60000\nmsg a [nats:S 7] hi\ntries a 2 2",
 		}, "lease lost"},
 		{transition{
 			name: "release", seed: leased, do: func(h *harness) string { return settled(h.q.Release(ctx, one)) },
-			state: "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 1 2 +30000",
+			state: "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 1 2",
 		}, "lease lost"},
 		{transition{
 			name: "bury", seed: leased,

@@ -98,7 +98,7 @@ func message(id, name, marks string) delaybridge.Message {
 	}
 	m.ID = id
 	var err error
-	if m.Position, err = firstMark(marks); err != nil {
+	if m.Position, err = firstMark(id, marks); err != nil {
 		// A test of odd positions.
 		m.Position.Source, _, _ = strings.Cut(marks, " ")
 	}
@@ -136,7 +136,7 @@ func encoded(t testing.TB, name string) string {
 //
 //	due:nats a +1000             inflight:nats a +60000       dead a +0
 //	msg a [nats:S 7] hi          msg a raw "bytes"
-//	tries a 1 0 +60000           tries a 1 0 0
+//	tries a 1 0
 //	done:a since +0              done:a a d nats:S 7
 //	deadmsg a permanent 2 1 "why" [nats:S 7] hi
 //	deadmsg a corrupt 0 0 "why" raw "bytes"
@@ -163,9 +163,6 @@ func (h *harness) seed(lines string) {
 			err = h.client.ZAdd(ctx, key, redis.Z{Member: id, Score: float64(h.readTime(value))}).Err()
 		case strings.HasPrefix(name, "done") && id == "since":
 			err = h.client.HSet(ctx, key, "", h.readTime(value)).Err()
-		case name == "tries":
-			f := strings.Fields(value)
-			err = h.client.HSet(ctx, key, id, fmt.Sprintf("%s %s %d", f[0], f[1], h.readTime(f[2]))).Err()
 		case name == "msg":
 			err = h.client.HSet(ctx, key, id, h.readRecord(value)).Err()
 		case name == "deadmsg":
@@ -251,9 +248,6 @@ func (h *harness) writeField(name, id, value string) string {
 	switch {
 	case name == "msg":
 		return id + " " + h.writeRecord(value)
-	case name == "tries":
-		f := strings.Fields(value)
-		return fmt.Sprintf("%s %s %s %s", id, f[0], f[1], writeTime(atoi(f[2])))
 	case strings.HasPrefix(name, "done") && id == "":
 		return "since " + writeTime(atoi(value))
 	case name == "deadmsg":
@@ -359,7 +353,7 @@ func (h *harness) claims(lane string, limit int) (string, []delaybridge.Claim) {
 	var out []string
 	for _, c := range g.Claims {
 		out = append(out, fmt.Sprintf("%s %s %s %d/%d", c.ID, c.Payload, writeTime(c.Lease.End), c.Failed, c.LostLeases))
-		if c.Position.Source+" "+strconv.FormatUint(c.Position.Offset, 10) != strings.Join(strings.Fields(c.Lease.Marks)[:2], " ") {
+		if p, err := firstMark(c.ID, c.Lease.Marks); err != nil || p != c.Position {
 			h.t.Errorf("position %v, marks %q", c.Position, c.Lease.Marks)
 		}
 	}

@@ -2,10 +2,10 @@
 --
 -- record     "1 <marks>\n<message>": format, marks; the message is not for Lua
 -- marks      "<source> <offset>" pairs, newest first: the positions that an id is known to
---            have been asked for at
+--            have been asked for at; or "=" for the one that the id itself names, as
+--            default ids do: "<source>:<offset>"
 -- tombstone  "<d|c|x> <marks>": delivered, cancelled or dead
--- tries      "<failed> <lost> <lease end>": failed attempts, lost leases, and the end that
---            the next lease must pass, in ms
+-- tries      "<failed> <lost>": failed attempts and lost leases
 -- letter     "1 <reason> <failed> <lost> <error bytes>\n<error><record>"
 
 local call = redis.call
@@ -20,13 +20,19 @@ end
 
 -- The marks of a record, nil if it is none that this version can read.
 local function marks_of(record)
-  return string.match(record, '^1 (%S+ %d+[^\n]*)\n')
+  return string.match(record, '^1 (=)\n') or string.match(record, '^1 (%S+ %d+[^\n]*)\n')
+end
+
+-- The marks of an id as pairs.
+local function pairs_of(id, marks)
+  if marks ~= '=' then return marks end
+  return (string.gsub(id, ':(%d+)$', ' %1'))
 end
 
 -- Whether the source was at this offset, or past it. Offsets have no leading zeros, so that
 -- they compare exactly as text where a Lua number would round.
-local function seen(marks, source, offset)
-  for s, o in string.gmatch(marks, '(%S+) (%d+)') do
+local function seen(id, marks, source, offset)
+  for s, o in string.gmatch(pairs_of(id, marks), '(%S+) (%d+)') do
     if s == source and (#o > #offset or (#o == #offset and o >= offset)) then return true end
   end
   return false
@@ -34,59 +40,57 @@ end
 
 -- Marks with one more position in front. Four sources are kept; those of single requests by
 -- API cannot be repeated later and make room first.
-local function add_mark(marks, source, offset)
+local function add_mark(id, marks, source, offset)
   local out, n = source .. ' ' .. offset, 1
-  for s, o in string.gmatch(marks, '(%S+) (%d+)') do
+  for s, o in string.gmatch(pairs_of(id, marks), '(%S+) (%d+)') do
     if n < 4 and s ~= source and string.sub(s, 1, 4) ~= 'api:' then
       out, n = out .. ' ' .. s .. ' ' .. o, n + 1
     end
   end
+  if n == 1 and id == source .. ':' .. offset then return '=' end
   return out
 end
 
--- The two tombstone hashes, the one in use first. The field '' of each, which is no id, says
--- when it was taken into use.
-local function done_order(a, b)
-  local at, bt = tonumber(call('HGET', a, '') or 0), tonumber(call('HGET', b, '') or 0)
-  if bt > at then return b, a, bt end
-  return a, b, at
+-- Whether a claim still holds its lease: its end is the one that the claim was given, and the
+-- message is the one that was claimed. The end alone would not do: a message that replaced
+-- this one may by chance be leased until the same millisecond.
+local function owns(inflight, msg, id, lease_end, marks)
+  local score = call('ZSCORE', inflight, id)
+  if not score or tonumber(score) ~= tonumber(lease_end) then return false end
+  local record = call('HGET', msg, id)
+  return not record or string.sub(record, 1, #marks + 3) == '1 ' .. marks .. '\n'
 end
 
--- The tombstone hash to write to. After a window the other takes over, emptied first: so a
--- tombstone lives for one to two windows. To be called after the script's first write only.
-local function done_now(a, b, now, window)
-  local current, other, since = done_order(a, b)
-  if since + window > now then return current end
-  call('UNLINK', other)
-  call('HSET', other, '', now)
-  return other
+-- The tombstones of a shard. They lie in two hashes that take turns, so that each lives for
+-- one to two windows. The field '' of a hash, which is no id, says when it was taken into use.
+local function tombstones(a, b)
+  local since, before = tonumber(call('HGET', a, '') or 0), tonumber(call('HGET', b, '') or 0)
+  local current, older = a, b
+  if before > since then current, older, since, before = b, a, before, since end
+  local t = {current = current, older = older, since = since}
+
+  -- The tombstone of an id, or false.
+  function t.get(id)
+    return t.since > 0 and (call('HGET', t.current, id) or call('HGET', t.older, id))
+  end
+
+  -- Writes id, tombstone, id, tombstone ... To be called after the script's first write only:
+  -- after a window the older hash takes over, emptied first.
+  function t.put(now, window, ...)
+    if t.since + window <= now then
+      call('UNLINK', t.older)
+      call('HSET', t.older, '', now)
+      t.current, t.older, t.since = t.older, t.current, now
+    end
+    call('HSET', t.current, ...)
+  end
+  return t
 end
 
--- The tombstone of an id, or false.
-local function tombstone(current, other, id)
-  return call('HGET', current, id) or call('HGET', other, id)
-end
-
--- What a field of tries says, or false of an id that has none: failed, lost, lease end.
+-- Failed attempts and lost leases by a field of tries, false for none.
 local function read_tries(text)
-  local failed, lost, past = string.match(text or '', '^(%d+) (%d+) (%d+)$')
-  return tonumber(failed or 0), tonumber(lost or 0), tonumber(past or 0)
-end
-
--- Takes an id out of every lane, for a new message in its place. Who holds a lease of the old
--- one must never settle the new one: the end of its next lease has to pass all ends so far.
-local function displace(due, inflight, tries, id)
-  local _, _, past = read_tries(call('HGET', tries, id))
-  for lane = 1, 3 do
-    call('ZREM', due[lane], id)
-    past = math.max(past, tonumber(call('ZSCORE', inflight[lane], id) or 0))
-    call('ZREM', inflight[lane], id)
-  end
-  if past > 0 then
-    call('HSET', tries, id, string.format('0 0 %d', past))
-  else
-    call('HDEL', tries, id)
-  end
+  local failed, lost = string.match(text or '', '^(%d+) (%d+)$')
+  return tonumber(failed or 0), tonumber(lost or 0)
 end
 
 -- Takes a letter out, if there is one of this id, and counts it out of its reason.

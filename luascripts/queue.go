@@ -381,7 +381,7 @@ func (q *Queue) Claim(ctx context.Context, lane string, asks []delaybridge.Ask) 
 // readGrant reads a reply of claim, and sets apart the claims whose records
 // cannot be read.
 func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []delaybridge.Burial) {
-	const head, each = 4, 5
+	const head, each = 5, 4
 	g = delaybridge.Grant{Shard: shard, Wait: -1, Err: r.err}
 	if g.Err != nil {
 		return g, nil
@@ -401,7 +401,8 @@ func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []d
 	} else if wait >= 0 {
 		g.Wait = time.Duration(wait) * time.Microsecond
 	}
-	g.LeasesExpired, g.Buried = int(number(2)), int(number(3))
+	leaseEnd := number(2)
+	g.LeasesExpired, g.Buried = int(number(3)), int(number(4))
 	g.Claims = make([]delaybridge.Claim, 0, (len(list)-head)/each)
 	for i := head; i < len(list); i += each {
 		id, _ := list[i].(string)
@@ -409,7 +410,7 @@ func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []d
 		m, marks, err := decodeRecord(id, record)
 		c := delaybridge.Claim{
 			Message: m, Failed: int(number(i + 2)), LostLeases: int(number(i + 3)),
-			Lease: delaybridge.Lease{Lane: lane, Shard: shard, End: number(i + 4), Marks: marks},
+			Lease: delaybridge.Lease{Lane: lane, Shard: shard, End: leaseEnd, Marks: marks},
 		}
 		if err == nil && m.Target.Sink != lane {
 			err = fmt.Errorf("%w: target %q in lane %s", errCorrupt, m.Target, lane)
@@ -444,10 +445,10 @@ func (q *Queue) Release(ctx context.Context, claims []delaybridge.Claim) []error
 	return settle(ctx, q, claims, leaseOf, func(k *keys, shard, lane int) *run {
 		return &run{
 			script: q.scripts.release,
-			keys:   []string{k.due[lane], k.inflight[lane]},
+			keys:   []string{k.due[lane], k.inflight[lane], k.msg},
 			args:   []any{wakeChannel(q.cfg.Namespace), fmt.Sprintf("%d %d", lane+1, shard)},
 		}
-	}, func(c *delaybridge.Claim) []any { return []any{c.ID, c.Lease.End, dueScore(&c.Message)} })
+	}, func(c *delaybridge.Claim) []any { return []any{c.ID, c.Lease.End, c.Lease.Marks, dueScore(&c.Message)} })
 }
 
 // Retry puts claims back for later, with one more failed attempt. Errors are
@@ -457,7 +458,7 @@ func (q *Queue) Retry(ctx context.Context, retries []delaybridge.Retry) []error 
 		func(k *keys, shard, lane int) *run {
 			return &run{
 				script: q.scripts.retry,
-				keys:   []string{k.due[lane], k.inflight[lane], k.tries},
+				keys:   []string{k.due[lane], k.inflight[lane], k.msg, k.tries},
 				args:   []any{q.now()},
 			}
 		}, func(r *delaybridge.Retry) []any {
@@ -465,7 +466,8 @@ func (q *Queue) Retry(ctx context.Context, retries []delaybridge.Retry) []error 
 			if r.OutliveLease {
 				outlive = 1
 			}
-			return []any{r.Claim.ID, r.Claim.Lease.End, dueScore(&r.Claim.Message), max(0, r.After.Milliseconds()), outlive}
+			c := &r.Claim
+			return []any{c.ID, c.Lease.End, c.Lease.Marks, dueScore(&c.Message), max(0, r.After.Milliseconds()), outlive}
 		})
 }
 
@@ -481,7 +483,7 @@ func (q *Queue) Bury(ctx context.Context, burials []delaybridge.Burial) []error 
 			}
 		}, func(b *delaybridge.Burial) []any {
 			c := &b.Claim
-			return []any{c.ID, c.Lease.End, string(b.Reason), cutError(b.Error), b.Failed, c.LostLeases, c.Lease.Marks}
+			return []any{c.ID, c.Lease.End, c.Lease.Marks, string(b.Reason), cutError(b.Error), b.Failed, c.LostLeases}
 		})
 }
 

@@ -18,7 +18,7 @@ import (
 // (Unix ms), due minus scheduled (ms), expires after (ms, 0 never), key,
 // headers as a flat list of names and values, payload. Key, values and payload
 // are binary or nil. The id is the hash field that the record stands in, and
-// the position is the first of the marks.
+// the position is the first of the marks. See prelude.lua for marks.
 const recordFields = 7
 
 // errCorrupt is matched by every failure to read a record or a letter.
@@ -50,7 +50,8 @@ func encodeMessage(m *delaybridge.Message) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// decodeRecord reads the record of an id, and returns its marks too.
+// decodeRecord reads the record of an id, and returns its marks too, also where
+// the message behind them cannot be read.
 func decodeRecord(id, record string) (m delaybridge.Message, marks string, err error) {
 	m.ID = id
 	head, body, ok := strings.Cut(record, "\n")
@@ -58,8 +59,8 @@ func decodeRecord(id, record string) (m delaybridge.Message, marks string, err e
 	if !ok || !isV1 {
 		return m, "", fmt.Errorf("%w: no known format", errCorrupt)
 	}
-	if m.Position, err = firstMark(marks); err != nil {
-		return m, "", err
+	if m.Position, err = firstMark(id, marks); err != nil {
+		return m, marks, err
 	}
 	if err := decodeMessage(&m, body); err != nil {
 		return m, marks, fmt.Errorf("%w: %w", errCorrupt, err)
@@ -67,9 +68,14 @@ func decodeRecord(id, record string) (m delaybridge.Message, marks string, err e
 	return m, marks, nil
 }
 
-func firstMark(marks string) (p delaybridge.Position, err error) {
+// firstMark returns the position that marks "<source> <offset> ..." begin with,
+// or that the id names as "<source>:<offset>" where they are "=".
+func firstMark(id, marks string) (p delaybridge.Position, err error) {
 	source, rest, _ := strings.Cut(marks, " ")
 	offset, _, _ := strings.Cut(rest, " ")
+	if colon := strings.LastIndex(id, ":"); marks == "=" && colon >= 0 {
+		source, offset = id[:colon], id[colon+1:]
+	}
 	n, err := strconv.ParseUint(offset, 10, 64)
 	if err != nil || source == "" {
 		return p, fmt.Errorf("%w: no position in %.80q", errCorrupt, marks)

@@ -13,21 +13,21 @@
 -- Cost     O(log D) an item, D dead letters
 
 local now, window = now_ms(ARGV[1]), tonumber(ARGV[2])
+local done = tombstones(KEYS[4], KEYS[5])
 local out = {}
 for i = 3, #ARGV, 5 do
   local id, source, offset = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local current, older = done_order(KEYS[4], KEYS[5])
-  local marks = string.sub(tombstone(current, older, id) or '', 3)
-  if seen(marks, source, offset) or call('HEXISTS', KEYS[2], id) == 1 then
+  local marks = string.sub(done.get(id) or '', 3)
+  if seen(id, marks, source, offset) or call('HEXISTS', KEYS[2], id) == 1 then
     out[#out + 1] = 1
   else
-    marks = add_mark(marks, source, offset)
+    marks = add_mark(id, marks, source, offset)
     -- The letter is the first thing written, so that a full Redis refuses it as a whole.
     call('HSET', KEYS[2], id,
       string.format('1 rejected 0 0 %d\n', #ARGV[i + 3]) .. ARGV[i + 3] .. '1 ' .. marks .. '\n' .. ARGV[i + 4])
     call('ZADD', KEYS[1], now, id)
     call('HINCRBY', KEYS[3], 'rejected', 1)
-    call('HSET', done_now(KEYS[4], KEYS[5], now, window), id, 'x ' .. marks)
+    done.put(now, window, id, 'x ' .. marks)
     out[#out + 1] = 0
   end
 end

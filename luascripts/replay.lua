@@ -19,11 +19,10 @@
 --          or in flight (nothing changed in either)
 -- Cost     O(log N) a letter, N items waiting; one PUBLISH a lane
 
-local due_keys, inflight_keys = {KEYS[1], KEYS[2], KEYS[3]}, {KEYS[4], KEYS[5], KEYS[6]}
-local done, done_older = done_order(KEYS[12], KEYS[13])
+local done = tombstones(KEYS[12], KEYS[13])
 local wake, out = {}, {}
 for i = 4, #ARGV, 8 do
-  local id, lane, due = ARGV[i], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  local id, lane = ARGV[i], tonumber(ARGV[i + 2])
   local died = call('ZSCORE', KEYS[9], id)
   local record = call('HGET', KEYS[7], id)
   if not died or tonumber(died) ~= tonumber(ARGV[i + 1]) then
@@ -34,13 +33,17 @@ for i = 4, #ARGV, 8 do
     -- Every position known of the id goes on being known, those of a later schedule too.
     local marks = record and marks_of(record)
     if not marks then
-      local tomb = tombstone(done, done_older, id)
+      local tomb = done.get(id)
       marks = tomb and string.sub(tomb, 3) or ARGV[i + 4]
     end
     drop_letter(KEYS[9], KEYS[10], KEYS[11], id)
-    displace(due_keys, inflight_keys, KEYS[8], id)
-    call('HSET', KEYS[7], id, '1 ' .. add_mark(marks, ARGV[i + 5], ARGV[i + 6]) .. '\n' .. ARGV[i + 7])
-    call('ZADD', KEYS[lane], due, id)
+    for l = 1, 3 do
+      call('ZREM', KEYS[l], id)
+      call('ZREM', KEYS[l + 3], id)
+    end
+    call('HDEL', KEYS[8], id)
+    call('HSET', KEYS[7], id, '1 ' .. add_mark(id, marks, ARGV[i + 5], ARGV[i + 6]) .. '\n' .. ARGV[i + 7])
+    call('ZADD', KEYS[lane], ARGV[i + 3], id)
     wake[lane] = true
     out[#out + 1] = 0
   end

@@ -13,8 +13,7 @@
 -- Returns  one for each item: 0 scheduled, 1 replaced, 2 duplicate or stale (nothing changed)
 -- Cost     O(log N) an item, N items waiting; one PUBLISH a lane where the earliest moved forward
 
-local due_keys, inflight_keys = {KEYS[1], KEYS[2], KEYS[3]}, {KEYS[4], KEYS[5], KEYS[6]}
-local done, done_older = done_order(KEYS[9], KEYS[10])
+local done = tombstones(KEYS[9], KEYS[10])
 local heads, wake, out = {}, {}, {}
 
 for i = 3, #ARGV, 6 do
@@ -25,17 +24,23 @@ for i = 3, #ARGV, 6 do
   if record then
     marks = marks_of(record) or ''
   else
-    marks = string.sub(tombstone(done, done_older, id) or '', 3)
+    marks = string.sub(done.get(id) or '', 3)
   end
-  if seen(marks, source, offset) then
+  if seen(id, marks, source, offset) then
     out[#out + 1] = 2
   else
     if not heads[lane] then
       heads[lane] = tonumber(call('ZRANGE', KEYS[lane], 0, 0, 'WITHSCORES')[2] or math.huge)
     end
     -- The first write needs memory, so that a full Redis refuses the batch as a whole.
-    call('HSET', KEYS[7], id, '1 ' .. add_mark(marks, source, offset) .. '\n' .. ARGV[i + 5])
-    if record then displace(due_keys, inflight_keys, KEYS[8], id) end
+    call('HSET', KEYS[7], id, '1 ' .. add_mark(id, marks, source, offset) .. '\n' .. ARGV[i + 5])
+    if record then
+      for l = 1, 3 do
+        call('ZREM', KEYS[l], id)
+        call('ZREM', KEYS[l + 3], id)
+      end
+      call('HDEL', KEYS[8], id)
+    end
     call('ZADD', KEYS[lane], due, id)
     if due < heads[lane] then
       heads[lane], wake[lane] = due, true

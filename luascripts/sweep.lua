@@ -19,11 +19,11 @@ local now = math.min(now_ms(ARGV[1]), tonumber(ARGV[2]))
 local window, retention = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 -- An idle shard lets its tombstones go too, the last of them after two windows.
-local current, other, since = done_order(KEYS[4], KEYS[5])
-if since > 0 and since + 2 * window <= now then
+local done = tombstones(KEYS[4], KEYS[5])
+if done.since > 0 and done.since + 2 * window <= now then
   call('UNLINK', KEYS[4], KEYS[5])
-elseif since > 0 and since + window <= now then
-  call('UNLINK', other)
+elseif done.since > 0 and done.since + window <= now then
+  call('UNLINK', done.older)
 end
 
 if retention == 0 then return 0 end
