@@ -1,8 +1,11 @@
 package ingest
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
+	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
 )
@@ -22,8 +25,9 @@ const (
 // of time (LogAppendTime) and of its last offset (compaction).
 type fetchRequest struct {
 	brokerCall
-	highest    int16 // the broker's highest version; 0 is not known yet
-	negotiated int16 // kafka-go's
+	ctx        context.Context // whose end cuts the exchange short
+	highest    int16           // the broker's highest version; 0 is not known yet
+	negotiated int16           // kafka-go's
 
 	maxWaitMillis, maxBytes, partitionBytes int32
 
@@ -69,6 +73,20 @@ func (q *fetchRequest) Prepare(version int16) { q.negotiated = version }
 
 // RawExchange sends the request and reads the response.
 func (q *fetchRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
+	// kafka-go would leave the connection waiting for what nobody asks for any
+	// more. Once cut short, it is closed, since we return an error.
+	if conn, ok := rw.(net.Conn); ok {
+		stop := context.AfterFunc(q.ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+		res, err := q.roundTrip(rw)
+		if !stop() && err == nil {
+			return nil, q.ctx.Err()
+		}
+		return res, err
+	}
+	return q.roundTrip(rw)
+}
+
+func (q *fetchRequest) roundTrip(rw io.ReadWriter) (protocol.Message, error) {
 	if q.highest == 0 {
 		highest, err := maxVersion(rw, protocol.Fetch, q.clientID)
 		if err != nil {

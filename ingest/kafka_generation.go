@@ -330,6 +330,7 @@ func (g *generation) fetch(leader int32, parts []*partition) func(context.Contex
 	return func(ctx context.Context, a *answer) {
 		ctx, cancel := context.WithTimeout(ctx, cfg.MaxWait+kafkaTimeout)
 		defer cancel()
+		req.ctx = ctx
 		m, err := g.k.transport.RoundTrip(ctx, g.k.addr, req)
 		if err != nil {
 			a.err = fmt.Errorf("kafka fetch: %w", err)
