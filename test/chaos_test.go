@@ -54,9 +54,13 @@ func TestChaos(t *testing.T) {
 	defer cancel()
 	f := &faults{t: t, ctx: ctx, seed: seed, counts: map[string]int{}}
 	bridges := newFleet(t, 3, w.env)
-	for _, b := range bridges.ships {
-		f.every(500*time.Millisecond, 6*time.Second, func(random *rand.Rand) { f.count(b.crash(ctx, random)) })
-	}
+	// Crashes come close together, and then leave time for a group of consumers
+	// to notice: it waits 10 s for a member that was killed.
+	f.every(time.Second, 9*time.Second, func(random *rand.Rand) {
+		for range 1 + random.IntN(3) {
+			f.count(bridges.ships[random.IntN(len(bridges.ships))].crash(ctx, random))
+		}
+	})
 	for _, l := range w.links {
 		f.link(l)
 	}
@@ -96,10 +100,11 @@ func TestChaos(t *testing.T) {
 	}
 	t.Logf("chaos: %v seed=%d real_kafka=%v messages=%d (%s) delivered=%d dead=%d pending=%d cancelled=%d too_late=%d | faults: %s; SIGTERM exits by code %v | "+
 		"lost=%d early=%d after_cancel=%d wrong=%d unsaid=%d | duplicates: attempt>1 %d, sent twice by the producer %d, dropped by JetStream %d; dead though delivered %d | "+
-		"lateness p50 %v p99 %v max %v",
+		"lateness by NATS p50 %v p99 %v max %v, by Kafka p50 %v p99 %v max %v",
 		*chaosTime, seed, w.kafka.Real, v.accepted, w.kinds(), v.delivered, v.dead, v.pending, v.cancelledInTime, v.cancelledTooLate, f, bridges.codes(),
 		v.lost, v.early, v.afterCancel, v.wrong, v.unsaid, v.againByAttempt, v.againByProducer, v.droppedN, v.deadYetDelivered,
-		percentile(v.late, 50), percentile(v.late, 99), percentile(v.late, 100))
+		percentile(v.late["nats"], 50), percentile(v.late["nats"], 99), percentile(v.late["nats"], 100),
+		percentile(v.late["kafka"], 50), percentile(v.late["kafka"], 99), percentile(v.late["kafka"], 100))
 }
 
 // chaosWorld is the servers of a run, the ways to them, and its ledger.

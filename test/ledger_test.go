@@ -83,7 +83,7 @@ type verdict struct {
 	cancelledInTime, cancelledTooLate         int
 	againByAttempt, againByProducer, droppedN int
 	deadYetDelivered                          int
-	late                                      []time.Duration
+	late                                      map[string][]time.Duration // by the way in
 	problems                                  []string
 }
 
@@ -93,7 +93,7 @@ func (v *verdict) problem(format string, args ...any) {
 
 // judge holds the record against the contract.
 func (l *ledger) judge() *verdict {
-	v := &verdict{accepted: len(l.requests)}
+	v := &verdict{accepted: len(l.requests), late: map[string][]time.Duration{}}
 	type key struct {
 		id      string
 		version int
@@ -143,7 +143,7 @@ func (l *ledger) judge() *verdict {
 			v.delivered++
 			if r.kind == plain {
 				first := slices.MinFunc(got, func(a, b *delivered) int { return a.stored.Compare(b.stored) })
-				v.late = append(v.late, first.stored.Sub(first.due))
+				v.late[r.via] = append(v.late[r.via], first.stored.Sub(first.due))
 			}
 		}
 		if r.tries > 1 {
@@ -226,7 +226,9 @@ func (l *ledger) judge() *verdict {
 	for _, b := range l.end.broken {
 		v.problem("Redis: %s", b)
 	}
-	slices.Sort(v.late)
+	for _, late := range v.late {
+		slices.Sort(late)
+	}
 	slices.Sort(v.problems)
 	return v
 }
