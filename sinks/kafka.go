@@ -239,13 +239,14 @@ type kafkaDelivery struct {
 
 func (d *kafkaDelivery) run(ctx context.Context, messages []routed) {
 	ofTopic, ofAll := d.p.cluster.slots(d.topic), d.p.cluster.requests
-	if !take(ctx, ofTopic) {
+	if !d.p.cluster.take(ctx, ofTopic) {
 		d.p.unsent(indexes(messages), d.tooSlow())
 		return
 	}
-	if !take(ctx, ofAll) {
+	if !d.p.cluster.take(ctx, ofAll) {
 		<-ofTopic
-		d.p.unsent(indexes(messages), delaybridge.Transient(errors.New("too many requests to Kafka are not answered")))
+		// So many are not one topic's trouble.
+		d.p.unsent(indexes(messages), delaybridge.Unavailable(errors.New("Kafka has not answered what was sent before")))
 		return
 	}
 	var misrouted []routed
@@ -260,16 +261,6 @@ func (d *kafkaDelivery) run(ctx context.Context, messages []routed) {
 	<-ofTopic
 	if len(misrouted) > 0 {
 		d.reroute(ctx, indexes(misrouted), cause)
-	}
-}
-
-// take waits for one of the slots; false says that ctx has ended.
-func take(ctx context.Context, slots chan<- struct{}) bool {
-	select {
-	case slots <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -329,6 +329,27 @@ func TestKafkaDeadTopicHoldsNobodyElse(t *testing.T) {
 	}
 }
 
+func TestKafkaThatAnswersNothing(t *testing.T) {
+	t.Parallel()
+	k := servers.NewKfake(t)
+	topics := []string{k.Topic(t, 1), k.Topic(t, 1)}
+	arrived := make(chan struct{}, 10)
+	k.Fake().ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		k.Fake().KeepControl()
+		arrived <- struct{}{}
+		return nil, nil, true
+	})
+	sink := newKafkaSink(t, k.Brokers, "", func(c *sinks.KafkaConfig) {
+		c.Requests, c.PublishTimeout = 1, 2*time.Second
+	})
+	first := make(chan error)
+	go func() { first <- publishOne(t, sink, topics[0], "a") }()
+	<-arrived
+	// What has no connection to go out on is not counted as an attempt.
+	want(t, "while all requests are taken", publishOne(t, sink, topics[1], "b"), "unavailable", "has not answered")
+	want(t, "sent", <-first, "unknown", "did not confirm")
+}
+
 // TestKafkaDividesBatches: what one batch cannot hold goes in several, and what
 // one record spoils is spoilt for that record only.
 func TestKafkaDividesBatches(t *testing.T) {
@@ -441,7 +462,11 @@ func TestKafkaPartitionWithoutLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var chosen atomic.Bool
 	k.Fake().ControlKey(int16(kmsg.Metadata), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		if chosen.Load() {
+			return nil, nil, false
+		}
 		k.Fake().KeepControl()
 		resp := kreq.ResponseKind().(*kmsg.MetadataResponse)
 		broker := kmsg.NewMetadataResponseBroker()
@@ -475,6 +500,11 @@ func TestKafkaPartitionWithoutLeader(t *testing.T) {
 			class = "transient"
 		}
 		want(t, batch[i].ID, err, class, "no leader")
+	}
+	// The first retry finds the leader that has been chosen since.
+	chosen.Store(true)
+	for i, err := range sink.Publish(t.Context(), batch) {
+		want(t, batch[i].ID+" again", err, "", "")
 	}
 }
 

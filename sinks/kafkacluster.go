@@ -173,6 +173,9 @@ func (c *kafkaCluster) learn(names []string, res *metadata.Response) *kafkaLayou
 		if len(topic.partitions) == 0 {
 			topic = &kafkaTopic{err: delaybridge.Transient(fmt.Errorf("topic %q has no partitions", t.Name))}
 		}
+		if len(topic.led) < len(topic.partitions) {
+			topic.asked = time.Time{} // ask again each time, until all have a leader
+		}
 		l.topics[t.Name] = topic
 	}
 	c.mu.Lock()
@@ -242,6 +245,21 @@ func (c *kafkaCluster) connect(ctx context.Context, addr string) (*kafkaConn, er
 		return nil, fmt.Errorf("%w: %w", errNotConnected, err)
 	}
 	return conn, nil
+}
+
+// take waits for one of the slots; false says that there was none as long as it
+// would have been of use.
+func (c *kafkaCluster) take(ctx context.Context, slots chan struct{}) bool {
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	if !c.hasTime(ctx) {
+		<-slots
+		return false
+	}
+	return true
 }
 
 // hasTime reports whether enough time is left to begin something whose failure
