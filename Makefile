@@ -30,10 +30,8 @@ race: redis ## run every test under the race detector
 
 .PHONY: fuzz
 fuzz: ## run every fuzz test for FUZZTIME (10s)
-	@for pkg in $$($(GO) list $(PACKAGES)); do \
-		for f in $$($(GO) test -list '^Fuzz' "$$pkg" | grep '^Fuzz' || true); do \
-			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
-		done; \
+	@grep -rE '^func Fuzz' --include='*_test.go' . | sed -E 's|^(.*)/[^/:]*:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' | while read -r pkg name; do \
+		echo "$$pkg $$name"; $(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$pkg" </dev/null; \
 	done
 
 .PHONY: bench
@@ -42,14 +40,14 @@ bench: redis ## run every benchmark
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, go mod verify
-	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	$(GO) mod verify
 
 .PHONY: fmt
 fmt: ## format the code
-	git ls-files '*.go' | xargs gofmt -w
+	gofmt -w .
 
 .PHONY: redis
 redis: ## install redis-server, which the tests need, where it is missing
