@@ -377,7 +377,7 @@ func TestKafkaDividesBatches(t *testing.T) {
 				}
 			}
 
-			if !k.Real {
+			if kind == "kfake" {
 				k.Fake().ControlKey(int16(kmsg.Produce), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 					for _, p := range kreq.(*kmsg.ProduceRequest).Topics[0].Partitions {
 						if n := len(p.Records); n > 1_048_588 {
