@@ -1,0 +1,220 @@
+package test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"delaybridge"
+	"delaybridge/luascripts"
+	"delaybridge/test/servers"
+)
+
+// fill stores messages as ingest does, and returns their due times by id.
+func (w *world) fill(t *testing.T, shards, n int, due func(i int) time.Time) map[string]time.Time {
+	t.Helper()
+	client, err := luascripts.Connect(w.env["REDIS_URL"], luascripts.ModeSingle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	cfg := luascripts.DefaultConfig()
+	cfg.Shards = shards
+	q, err := luascripts.Open(context.Background(), client, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]time.Time{}
+	var batch []delaybridge.Request
+	for i := range n {
+		m := delaybridge.Message{
+			ID: fmt.Sprint("m-", i), Position: delaybridge.Position{Source: "nats:FILLED", Offset: uint64(i + 1)},
+			Target:    delaybridge.Target{Sink: delaybridge.SinkNATS, Name: "orders.x"},
+			Scheduled: due(i).Add(-time.Minute), Due: due(i), Payload: []byte(strconv.Itoa(i)),
+		}
+		all[m.ID] = m.Due
+		batch = append(batch, delaybridge.Request{Op: delaybridge.OpSchedule, Message: m})
+	}
+	for i, r := range q.Store(context.Background(), batch) {
+		if r.Err != nil || r.Outcome != delaybridge.Scheduled {
+			t.Fatalf("store %d: %+v", i, r)
+		}
+	}
+	return all
+}
+
+// checkOnce waits until each id has arrived, and holds every arrival to once, in
+// time, and as a first attempt.
+func (w *world) checkOnce(t *testing.T, due map[string]time.Time) {
+	t.Helper()
+	if !servers.Eventually(func() bool { return len(w.table.Arrivals()) >= len(due) }) {
+		t.Errorf("%d of %d arrived", len(w.table.Arrivals()), len(due))
+	}
+	w.awaitEmpty(t)
+	seen := map[string]int{}
+	for _, a := range w.table.Arrivals() {
+		at, known := due[a.ID]
+		seen[a.ID]++
+		if !known || seen[a.ID] > 1 || a.At.Before(at) || a.Header.Get("Bridge-Attempt") != "1" {
+			t.Errorf("%s arrived at %v, copy %d, attempt %s; it was due at %v", a.ID, a.At, seen[a.ID], a.Header.Get("Bridge-Attempt"), at)
+		}
+	}
+	if len(seen) != len(due) {
+		t.Errorf("%d different messages of %d arrived", len(seen), len(due))
+	}
+}
+
+// TestManySchedulers has eight processes wait for the same 20,000 messages, all
+// due at one moment. Each is published once.
+//
+// RichardKnop/machinery#633: two workers took the same item (B21).
+func TestManySchedulers(t *testing.T) {
+	t.Parallel()
+	const messages, processes = 20_000, 8
+	w := newWorld(t)
+	// What is not worked off within its lease would be delivered twice, by right.
+	env := w.env.With(Env{"ROLES": "scheduler", "PUBLISH_TIMEOUT": "30s", "LEASE": "120s"})
+	var started sync.WaitGroup
+	for range processes {
+		p := Start(t, env, "serve")
+		started.Go(func() { p.Await(t, `"msg":"running"`) })
+	}
+	started.Wait()
+	at := time.Now().Add(3 * time.Second).Truncate(time.Millisecond)
+	due := w.fill(t, 8, messages, func(int) time.Time { return at })
+	w.checkOnce(t, due)
+	last := w.table.Arrivals()[messages-1].At
+	t.Logf("%d messages by %d processes, %v after they were due", messages, processes, last.Sub(at).Round(time.Millisecond))
+}
+
+// TestCatchUp has messages fall due while no scheduler runs. The first to start
+// delivers all of them, oldest first.
+//
+// sky-uk/kafka-message-scheduler#35: nobody knew whether they fire or vanish (B14).
+func TestCatchUp(t *testing.T) {
+	t.Parallel()
+	const messages = 5000
+	w := newWorld(t)
+	began := time.Now().Add(-2 * time.Minute).Truncate(time.Millisecond)
+	// In another order than they are due in.
+	due := w.fill(t, 1, messages, func(i int) time.Time {
+		return began.Add(time.Duration(i*7919%messages) * 12 * time.Millisecond)
+	})
+	// One batch in hand at a time: what is promised is the order of claims.
+	Serve(t, w.env.With(Env{"ROLES": "scheduler", "SHARDS": "1", "BATCH": "100", "MAX_INFLIGHT": "100"}))
+	w.checkOnce(t, due)
+	arrivals := w.table.Arrivals()
+	for i := 1; i < len(arrivals); i++ {
+		if before, a := arrivals[i-1], arrivals[i]; a.Due(t).Before(before.Due(t)) {
+			t.Fatalf("%s, due at %v, arrived after %s, due at %v", a.ID, a.Due(t), before.ID, before.Due(t))
+		}
+	}
+}
+
+// TestLatenessCountsFromTheFirstDueTime has a target be missing when its message
+// is due. The retries do not move the time from which lateness counts.
+//
+// riverqueue/river#1185: lateness was measured from a time of another state (B57).
+func TestLatenessCountsFromTheFirstDueTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(t, Env{"RETRY_BASE": "100ms", "RETRY_MAX": "100ms"})
+	sent := publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://later.x", "Bridge-Delay: 0s", "Bridge-Id: x")
+	var known map[string]any
+	if !servers.Eventually(func() bool {
+		r := Run(t, w.env, "", "get", "x", "-o", "json")
+		if r.Code == 0 {
+			known = decode(t, r.Stdout)
+		}
+		attempts, _ := known["attempts"].(float64)
+		return attempts >= 3
+	}) {
+		t.Fatalf("it was not tried again: %v", known)
+	}
+	made := time.Now()
+	stream(t, w.js, "LATER", "later.>")
+	w.awaitState(t, "x", "delivered")
+	s, err := w.js.Stream(context.Background(), "LATER")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.GetLastMsgForSubject(context.Background(), "later.x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := Arrival{ID: "x", Header: m.Header, At: m.Time}
+	if n, _ := strconv.Atoi(m.Header.Get("Bridge-Attempt")); n < 4 {
+		t.Errorf("it arrived as attempt %d", n)
+	}
+	if a.Due(t).Before(sent.Truncate(time.Millisecond)) || a.Due(t).After(made) {
+		t.Errorf("sent at %v, it says that it was due at %v, and the target was made at %v", sent, a.Due(t), made)
+	}
+	if m.Header.Get("Bridge-Scheduled-At") != m.Header.Get("Bridge-Due-At") {
+		t.Errorf("without a delay, it was scheduled at %s and due at %s", m.Header.Get("Bridge-Scheduled-At"), m.Header.Get("Bridge-Due-At"))
+	}
+	if n := s.CachedInfo().State.Msgs; n != 1 {
+		t.Errorf("the stream holds %d copies", n)
+	}
+}
+
+// TestRedisClockJumps has Redis's clock jump an hour ahead, and back. Nothing is
+// early by the host's clock, and nothing waits for an hour.
+//
+// sidekiq-scheduler/sidekiq-scheduler#283: a jump ahead ran everything, one back stopped everything (B12).
+func TestRedisClockJumps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r, jump := newClockRedis(t)
+	w.env["REDIS_URL"] = r
+	w.serve(t, Env{"CLOCK_TOLERANCE": "0s", "LEASE": "2s", "PUBLISH_TIMEOUT": "1s"})
+	send := func(id string, delay time.Duration) {
+		t.Helper()
+		sent := publish(t, w.js, "bridge.schedule", id, "Bridge-Target: nats://orders.x", "Bridge-Delay: "+delay.String(), "Bridge-Id: "+id)
+		w.table.Expect(id, sent.Add(delay))
+		w.awaitState(t, id, "pending")
+	}
+	publish(t, w.js, "bridge.schedule", "never", "Bridge-Target: nats://orders.x", "Bridge-Delay: 30m", "Bridge-Id: in-half-an-hour")
+	send("over-the-jump", 3*time.Second)
+	jump(time.Hour)
+	send("ahead", 2*time.Second)
+	w.table.Check(t)
+	send("over-the-way-back", 3*time.Second)
+	jump(0)
+	send("back", 2*time.Second)
+	w.table.Check(t)
+	w.awaitState(t, "in-half-an-hour", "pending")
+}
+
+// newClockRedis starts a Redis whose clock the test sets: miniredis, since a
+// redis-server takes its host's.
+func newClockRedis(t *testing.T) (url string, jump func(offset time.Duration)) {
+	t.Helper()
+	m := miniredis.RunT(t)
+	var mu sync.Mutex
+	var offset time.Duration
+	tick := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		m.SetTime(time.Now().Add(offset))
+	}
+	tick()
+	ctx, cancel := context.WithCancel(context.Background())
+	var ticking sync.WaitGroup
+	ticking.Go(func() {
+		for pause(ctx, time.Millisecond) {
+			tick()
+		}
+	})
+	t.Cleanup(func() { cancel(); ticking.Wait() })
+	return "redis://" + m.Addr() + "/0", func(d time.Duration) {
+		mu.Lock()
+		offset = d
+		mu.Unlock()
+		tick()
+	}
+}
