@@ -32,6 +32,8 @@ type harness struct {
 	q      *Queue
 	now    int64 // ms past epoch, Redis's clock
 	host   int64 // ms past epoch, this host's clock
+
+	names map[string]string // a message's bytes -> its name in bodies
 }
 
 // testConfig is small enough to see every limit.
@@ -43,7 +45,10 @@ func testConfig() Config {
 
 func newHarness(t testing.TB, client redis.UniversalClient, cfg Config) *harness {
 	t.Helper()
-	h := &harness{t: t, client: client}
+	h := &harness{t: t, client: client, names: map[string]string{}}
+	for name, m := range bodies {
+		h.name(name, m)
+	}
 	cfg.clock = func() time.Time { return time.UnixMilli(epoch + h.now) }
 	cfg.hostClock = func() time.Time { return time.UnixMilli(epoch + h.host) }
 	q, err := Open(context.Background(), client, cfg)
@@ -52,6 +57,16 @@ func newHarness(t testing.TB, client redis.UniversalClient, cfg Config) *harness
 	}
 	h.q = q
 	return h
+}
+
+// name has a message written down as name.
+func (h *harness) name(name string, m delaybridge.Message) {
+	h.t.Helper()
+	b, err := encodeMessage(&m)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.names[string(b)] = name
 }
 
 // at sets both clocks.
@@ -256,15 +271,13 @@ func (h *harness) writeField(name, id, value string) string {
 		n := atoi(f[4])
 		return fmt.Sprintf("%s %s %s %s %q %s", id, f[1], f[2], f[3], rest[:n], h.writeRecord(rest[n:]))
 	}
-	return id + " " + value
+	return id + " " + replayed.ReplaceAllString(value, "api:replay ")
 }
 
 func (h *harness) writeRecord(record string) string {
 	head, rest, _ := strings.Cut(record, "\n")
-	for name := range bodies {
-		if marks, ok := strings.CutPrefix(head, "1 "); ok && rest == encoded(h.t, name) {
-			return "[" + replayed.ReplaceAllString(marks, "api:replay ") + "] " + name
-		}
+	if marks, ok := strings.CutPrefix(head, "1 "); ok && h.names[rest] != "" {
+		return "[" + replayed.ReplaceAllString(marks, "api:replay ") + "] " + h.names[rest]
 	}
 	return fmt.Sprintf("raw %q", record)
 }
@@ -315,7 +328,7 @@ func (h *harness) replay(letter Letter, body string, force bool) error {
 }
 
 // replayed is the position that a replay makes up; it is written down as "api:replay 1".
-var replayed = regexp.MustCompile(`^api:[A-Z2-7]{26} `)
+var replayed = regexp.MustCompile(`api:[A-Z2-7]{26} `)
 
 // store carries out requests and writes the results down.
 func (h *harness) store(requests ...delaybridge.Request) string {

@@ -32,6 +32,7 @@ end
 -- Whether the source was at this offset, or past it. Offsets have no leading zeros, so that
 -- they compare exactly as text where a Lua number would round.
 local function seen(id, marks, source, offset)
+  if marks == '' then return false end
   for s, o in string.gmatch(pairs_of(id, marks), '(%S+) (%d+)') do
     if s == source and (#o > #offset or (#o == #offset and o >= offset)) then return true end
   end
@@ -41,6 +42,7 @@ end
 -- Marks with one more position in front. Four sources are kept; those of single requests by
 -- API cannot be repeated later and make room first.
 local function add_mark(id, marks, source, offset)
+  if marks == '' and id == source .. ':' .. offset then return '=' end
   local out, n = source .. ' ' .. offset, 1
   for s, o in string.gmatch(pairs_of(id, marks), '(%S+) (%d+)') do
     if n < 4 and s ~= source and string.sub(s, 1, 4) ~= 'api:' then
