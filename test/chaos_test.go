@@ -55,15 +55,15 @@ func TestChaos(t *testing.T) {
 	f := &faults{t: t, ctx: ctx, seed: seed, counts: map[string]int{}}
 	bridges := newFleet(t, 3, w.env)
 	// Crashes come close together, and then leave time for a group of consumers
-	// to notice: it waits 10 s for a member that was killed.
-	f.every(time.Second, 9*time.Second, func(random *rand.Rand) {
+	// to work: it waits 10 s for a member that was killed.
+	f.every(time.Second, 16*time.Second, func(random *rand.Rand) {
 		for range 1 + random.IntN(3) {
 			f.count(bridges.ships[random.IntN(len(bridges.ships))].crash(ctx, random))
 		}
 	})
-	for _, l := range w.links {
-		f.link(l)
-	}
+	f.link(w.links[0], time.Second, 5*time.Second)
+	f.link(w.links[1], time.Second, 5*time.Second)
+	f.link(w.links[2], 2*time.Second, 14*time.Second)
 	either := func(stop, kill func()) func(*rand.Rand) string {
 		return func(random *rand.Rand) string {
 			if random.IntN(2) == 0 {
@@ -77,7 +77,7 @@ func TestChaos(t *testing.T) {
 	f.restart("redis", 3*time.Second, 8*time.Second, 1500*time.Millisecond, either(w.redis.Stop, w.redis.Kill), func() { w.redis.Start(t) })
 	f.restart("nats", 4*time.Second, 9*time.Second, 1500*time.Millisecond,
 		func(*rand.Rand) string { w.nats.Stop(); return "stop" }, func() { w.nats.Start(t) })
-	f.restart("kafka", 5*time.Second, 15*time.Second, time.Second, either(w.kafka.Stop, w.kafka.Kill), func() { w.kafka.Start(t) })
+	f.restart("kafka", 8*time.Second, 40*time.Second, time.Second, either(w.kafka.Stop, w.kafka.Kill), func() { w.kafka.Start(t) })
 
 	w.produce(ctx)
 	<-ctx.Done()

@@ -126,8 +126,8 @@ func between(random *rand.Rand, low, high time.Duration) time.Duration {
 
 // link has a link cut, reset, slowed down, half closed and cut off in the middle
 // of what it carries.
-func (f *faults) link(l *link) {
-	f.every(500*time.Millisecond, 2500*time.Millisecond, func(random *rand.Rand) {
+func (f *faults) link(l *link, low, high time.Duration) {
+	f.every(low, high, func(random *rand.Rand) {
 		direction := []string{"upstream", "downstream"}[random.IntN(2)]
 		last := between(random, 200*time.Millisecond, 2*time.Second)
 		var err error
@@ -171,7 +171,7 @@ type ship struct {
 	t   *testing.T
 	env Env
 	p   *Process
-	// codes counts how those ended that were asked to.
+	// codes counts how those ended that were asked to, by exit code.
 	codes map[int]int
 }
 
@@ -191,7 +191,11 @@ func (s *ship) crash(ctx context.Context, random *rand.Rand) (kind string) {
 	} else {
 		kind = "bridge-term"
 		s.p.Signal(syscall.SIGTERM)
-		s.codes[s.p.Exit(s.t)]++
+		if code := s.p.Exit(s.t); code >= 0 {
+			s.codes[code]++
+		} else {
+			kind = "bridge-term-at-its-start" // before it listens to signals
+		}
 	}
 	s.sane()
 	pause(ctx, between(random, 0, time.Second))
