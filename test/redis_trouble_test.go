@@ -76,8 +76,8 @@ func TestRedisTrouble(t *testing.T) {
 			}
 		}, "MISCONF"},
 		{"READONLY: it has become a replica", nil, troubleHold, func(t *testing.T, _ *servers.Redis, c *redis.Client) func() {
-			must(t, c.SlaveOf(ctx, "127.0.0.1", "1").Err())
-			return func() { must(t, c.SlaveOf(ctx, "NO", "ONE").Err()) }
+			must(t, c.ReplicaOf(ctx, "127.0.0.1", "1").Err())
+			return func() { must(t, c.ReplicaOf(ctx, "NO", "ONE").Err()) }
 		}, "READONLY"},
 		{"LOADING: it has started again and reads its file", []string{"--appendonly", "yes", "--key-load-delay", "100"}, time.Second,
 			func(t *testing.T, r *servers.Redis, c *redis.Client) func() {
