@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"delaybridge/test/servers"
 )
@@ -192,6 +193,9 @@ func valuesOf(records []arrivedRecord) []string {
 // an operator's tool does it.
 func (w *kafkaWorld) resetOffsets(t *testing.T, topic string, partitions int) {
 	t.Helper()
+	// Later versions name the topic by its id.
+	c := w.kafka.Client(t, kgo.MaxVersions(kversion.V3_0_0()))
+	defer c.Close()
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Group, req.Generation = w.group, -1
 	rt := kmsg.NewOffsetCommitRequestTopic()
@@ -207,7 +211,7 @@ func (w *kafkaWorld) resetOffsets(t *testing.T, topic string, partitions int) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		var resp *kmsg.OffsetCommitResponse
-		if resp, err = req.RequestWith(ctx, w.producer); err != nil {
+		if resp, err = req.RequestWith(ctx, c); err != nil {
 			return false
 		}
 		for _, p := range resp.Topics[0].Partitions {
