@@ -38,9 +38,11 @@ func (k *Kafka) subscribe(ctx context.Context, topics map[string]*kafkaTopic) er
 	if err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
+	var inHand time.Duration // how long what is in hand may still take
 	defer func() {
-		// Leaving may wait for a broker that does not answer.
-		cut := time.AfterFunc(k.cfg.StopTimeout+k.handler.cfg.Grace, conns.cut)
+		// Leaving may wait for a broker that does not answer, above all a join,
+		// which waits for members that are no more.
+		cut := time.AfterFunc(k.cfg.StopTimeout+inHand, conns.cut)
 		_ = group.Close() // ends the generation, and waits for its end
 		cut.Stop()
 		k.clearLag()
@@ -70,8 +72,10 @@ func (k *Kafka) subscribe(ctx context.Context, topics map[string]*kafkaTopic) er
 			defer close(done)
 			g.run(ctx)
 		})
+		inHand = k.handler.cfg.Grace
 		select {
 		case <-done: // on to the next generation
+			inHand = 0
 		case <-g.leave:
 			return nil
 		case <-ctx.Done():

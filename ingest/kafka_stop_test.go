@@ -75,7 +75,7 @@ func TestKafkaStops(t *testing.T) {
 		k.Stop()
 		within(t, m, 15*time.Second)
 	})
-	t.Run("while the group does not answer", func(t *testing.T) {
+	t.Run("while the group does not answer: nothing is in hand, and nothing is waited for", func(t *testing.T) {
 		t.Parallel()
 		k := servers.NewKfake(t)
 		topic := k.Topic(t, 1)
@@ -90,7 +90,7 @@ func TestKafkaStops(t *testing.T) {
 			c.StopTimeout, c.RebalanceTimeout = time.Second, time.Minute
 		})
 		<-asked
-		within(t, m, 15*time.Second)
+		within(t, m, 8*time.Second)
 		close(release)
 	})
 }
