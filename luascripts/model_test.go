@@ -20,7 +20,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "seed of the random tests; 0 takes a new one")
-	stepsFlag = flag.Int("steps", 15000, "steps of the random test on real Redis")
+	stepsFlag = flag.Int("steps", 8000, "steps of the random test on real Redis")
 )
 
 // TestModel does at random what sources, schedulers and operators do, with
@@ -37,7 +37,7 @@ func TestModel(t *testing.T) {
 		t.Logf("run again with -seed %d", seed)
 		steps := *stepsFlag
 		if shebang == "" {
-			steps /= 10
+			steps /= 8
 		}
 		cfg := testConfig()
 		cfg.shebang = shebang
