@@ -57,6 +57,9 @@ type Config struct {
 	// ClockTolerance is how far Redis's clock may be ahead of this host's before
 	// messages are held back. Defaults to 5 s.
 	ClockTolerance time.Duration
+	// WaitReplicas is how many replicas must have what Store has written before it
+	// answers. Defaults to 0.
+	WaitReplicas int
 	// MaxClaimBytes bounds the records in one shard's reply to a claim; one
 	// record may pass it. Defaults to 8 MiB.
 	MaxClaimBytes int
@@ -94,6 +97,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("dead retention %v is negative", c.DeadRetention)
 	case c.ClockTolerance < 0:
 		return fmt.Errorf("clock tolerance %v is negative", c.ClockTolerance)
+	case c.WaitReplicas < 0:
+		return fmt.Errorf("wait replicas %d is negative", c.WaitReplicas)
 	case c.MaxClaimBytes < 1:
 		return fmt.Errorf("max claim bytes %d, want at least 1", c.MaxClaimBytes)
 	}
@@ -212,7 +217,7 @@ func (q *Queue) Store(ctx context.Context, requests []delaybridge.Request) []del
 	for i, g := range groups {
 		runs[i] = g.run
 	}
-	do(ctx, q.client, runs)
+	q.doDurably(ctx, runs)
 	for _, g := range groups {
 		codes, err := g.run.ints(len(g.items))
 		for n, i := range g.items {

@@ -81,6 +81,11 @@ type run struct {
 // server did not know yet is sent again, in full: a NOSCRIPT run has done nothing,
 // but others may have overtaken it.
 func do(ctx context.Context, client redis.UniversalClient, runs []*run) {
+	doThen(ctx, client, runs, func(redis.Pipeliner) {})
+}
+
+// doThen is do with more behind the runs, each time that they are sent.
+func doThen(ctx context.Context, client redis.UniversalClient, runs []*run, then func(redis.Pipeliner)) {
 	send := func(runs []*run, eval func(redis.Pipeliner, *run) *redis.Cmd) {
 		cmds := make([]*redis.Cmd, len(runs))
 		// The error is the first command's; each is looked at by itself.
@@ -88,6 +93,7 @@ func do(ctx context.Context, client redis.UniversalClient, runs []*run) {
 			for i, r := range runs {
 				cmds[i] = eval(p, r)
 			}
+			then(p)
 			return nil
 		})
 		for i, r := range runs {

@@ -82,6 +82,7 @@ func (r *Redis) Start(t testing.TB) {
 	args := []string{
 		"--port", fmt.Sprint(r.Port), "--bind", "127.0.0.1", "--unixsocket", r.socket(), "--dir", r.Dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--maxmemory-policy", "noeviction",
+		"--repl-diskless-sync-delay", "0",
 	}
 	r.cmd = exec.Command("redis-server", append(args, r.args...)...)
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out

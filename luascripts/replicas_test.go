@@ -1,0 +1,163 @@
+package luascripts_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"delaybridge"
+	"delaybridge/luascripts"
+	"delaybridge/test/servers"
+)
+
+func openDurable(t *testing.T, url, mode string, replicas int) *luascripts.Queue {
+	t.Helper()
+	client, err := luascripts.Connect(url, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	cfg := luascripts.DefaultConfig()
+	cfg.Shards, cfg.WaitReplicas = 24, replicas
+	q, err := luascripts.Open(t.Context(), client, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func dueNow(id string, offset int) delaybridge.Request {
+	now := time.Now().Truncate(time.Millisecond)
+	return delaybridge.Request{Message: delaybridge.Message{
+		ID: id, Position: delaybridge.Position{Source: "nats:S", Offset: uint64(offset)},
+		Target:    delaybridge.Target{Sink: delaybridge.SinkNATS, Name: "x"},
+		Scheduled: now, Due: now, Payload: []byte("p"),
+	}}
+}
+
+func TestStoreWaitsForReplicas(t *testing.T) {
+	t.Parallel()
+	master := servers.NewRedis(t, servers.RedisTCP)
+	replica := servers.NewRedis(t, servers.RedisTCP, "--replicaof", "127.0.0.1 "+strconv.Itoa(master.Port))
+	rc := replica.Client(t)
+	if !servers.Eventually(func() bool {
+		return strings.Contains(rc.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	}) {
+		t.Fatal("the replica does not follow")
+	}
+	q := openDurable(t, master.URL, luascripts.ModeSingle, 1)
+	store := func(r delaybridge.Request) delaybridge.Result {
+		return q.Store(t.Context(), []delaybridge.Request{r})[0]
+	}
+	if res := store(dueNow("a", 1)); res.Err != nil || res.Outcome != delaybridge.Scheduled {
+		t.Fatalf("with a replica: %v %v", res.Outcome, res.Err)
+	}
+	replica.Pause()
+	for try := range 2 {
+		// The second time the write is there already, and must be waited for all the same.
+		if res := store(dueNow("b", 2)); !errors.Is(res.Err, luascripts.ErrReplicas) {
+			t.Fatalf("try %d with a replica that hangs: %v %v", try, res.Outcome, res.Err)
+		}
+	}
+	replica.Resume()
+	if !servers.Eventually(func() bool { return store(dueNow("b", 2)).Err == nil }) {
+		t.Fatal("not stored though the replica is back")
+	}
+}
+
+// A master of three is killed under load, its replica takes over, and it comes
+// back as that one's replica: nothing that was confirmed is lost, nothing is
+// claimed twice, and the client recovers by itself. In between, what belongs to
+// the new master's slots is not confirmed, since nobody else has it.
+func TestClusterLosesNoConfirmedWriteWithItsMaster(t *testing.T) {
+	t.Parallel()
+	c := servers.NewRedisCluster(t)
+	q := openDurable(t, c.URL, luascripts.ModeCluster, 1)
+	confirmed := map[string]bool{}
+	const count = 3000
+	down := false
+	for i := range count {
+		if i == count/3 {
+			c.Masters[1].Kill()
+			down = true
+		}
+		r := dueNow(fmt.Sprint("m", i), i+1)
+		if down && q.Store(t.Context(), []delaybridge.Request{r})[0].Err != nil {
+			down = false
+			heir := c.Replicas[1].Client(t)
+			if !servers.Eventually(func() bool {
+				return strings.Contains(heir.Info(t.Context(), "replication").Val(), "role:master")
+			}) {
+				t.Fatal("the replica does not take over")
+			}
+			c.Masters[1].Start(t)
+		}
+		if !servers.Eventually(func() bool { return q.Store(t.Context(), []delaybridge.Request{r})[0].Err == nil }) {
+			t.Fatalf("%s cannot be stored any more", r.Message.ID)
+		}
+		confirmed[r.Message.ID] = true
+	}
+	asks := make([]delaybridge.Ask, q.Shards())
+	for i := range asks {
+		asks[i] = delaybridge.Ask{Shard: i, Limit: 500}
+	}
+	got := map[string]bool{}
+	if !servers.Eventually(func() bool {
+		for _, g := range q.Claim(t.Context(), delaybridge.SinkNATS, asks) {
+			for _, claim := range g.Claims {
+				if got[claim.ID] {
+					t.Fatalf("%s claimed twice", claim.ID)
+				}
+				got[claim.ID] = true
+			}
+			for _, err := range q.Ack(t.Context(), g.Claims) {
+				if err != nil {
+					t.Errorf("ack: %v", err)
+				}
+			}
+		}
+		return len(got) == count
+	}) {
+		for id := range confirmed {
+			if !got[id] {
+				t.Errorf("%s was confirmed and is lost", id)
+			}
+		}
+	}
+}
+
+func TestSentinelFailOverIsFollowed(t *testing.T) {
+	t.Parallel()
+	s := servers.NewRedisSentinel(t)
+	q := openDurable(t, s.URL, luascripts.ModeSentinel, 1)
+	if res := q.Store(t.Context(), []delaybridge.Request{dueNow("a", 1)})[0]; res.Err != nil {
+		t.Fatal(res.Err)
+	}
+	// With the only replica promoted there is none left to wait for.
+	q = openDurable(t, s.URL, luascripts.ModeSentinel, 0)
+	s.Master.Kill()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		res := q.Store(t.Context(), []delaybridge.Request{dueNow("b", 2)})[0]
+		if res.Err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the new master is not found: %v", res.Err)
+		}
+	}
+	var ids []string
+	for shard := range q.Shards() {
+		for _, g := range q.Claim(t.Context(), delaybridge.SinkNATS, []delaybridge.Ask{{Shard: shard, Limit: 9}}) {
+			for _, c := range g.Claims {
+				ids = append(ids, c.ID)
+			}
+		}
+	}
+	if len(ids) != 2 {
+		t.Errorf("claimed %q from the new master, want a and b", ids)
+	}
+}
