@@ -116,7 +116,7 @@ func NewRedisSentinel(t testing.TB) *RedisSentinel {
 	t.Helper()
 	ctx := context.Background()
 	s := &RedisSentinel{Master: NewRedis(t, RedisTCP, "--appendonly", "yes"), Replica: NewRedis(t, RedisTCP, "--appendonly", "yes")}
-	if err := s.Replica.Client(t).SlaveOf(ctx, "127.0.0.1", strconv.Itoa(s.Master.Port)).Err(); err != nil {
+	if err := s.Replica.Client(t).ReplicaOf(ctx, "127.0.0.1", strconv.Itoa(s.Master.Port)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	replica := s.Replica.Client(t)
