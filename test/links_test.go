@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -186,6 +187,34 @@ func TestRedisPassword(t *testing.T) {
 	p := Start(t, Env{"REDIS_URL": "redis://:wr0ng@" + address, "NATS_URL": "nats://127.0.0.1:1"}, "serve")
 	if code := p.Exit(t); code != 1 || !strings.Contains(p.Output(), "WRONGPASS") || strings.Contains(p.Output(), "wr0ng") {
 		t.Errorf("wrong password: code %d: %s", code, p.Output())
+	}
+}
+
+// TestSourceIsAckedAfterReplicas holds back the acknowledgement until a replica
+// has what was written.
+func TestSourceIsAckedAfterReplicas(t *testing.T) {
+	t.Parallel()
+	w, master := newWorld(t), servers.NewRedis(t, servers.RedisTCP)
+	w.env = w.env.With(Env{"REDIS_URL": master.URL})
+	p := w.serve(t, Env{"REDIS_WAIT_REPLICAS": "1"})
+	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: 1h", "Bridge-Id: one")
+	p.Await(t, "too few replicas have the write")
+	consumer, err := w.js.Consumer(context.Background(), "BRIDGE_SCHEDULE", "bridge")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := consumer.CachedInfo().NumAckPending; n != 1 {
+		t.Errorf("%d messages wait for their acknowledgement, want 1", n)
+	}
+	replica := servers.NewRedis(t)
+	if err := replica.Client(t).ReplicaOf(context.Background(), "127.0.0.1", strconv.Itoa(master.Port)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if !servers.Eventually(func() bool {
+		info, err := consumer.Info(context.Background())
+		return err == nil && info.NumAckPending == 0 && info.AckFloor.Stream == 1
+	}) {
+		t.Error("the message was not acknowledged")
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/kelseyhightower/envconfig"
+
+	"delaybridge/luascripts"
 )
 
 // prefix begins the name of every setting.
@@ -110,7 +112,7 @@ func defaultSettings() *Settings {
 		ShutdownTimeout: duration(30 * time.Second),
 		LogLevel:        "info", LogFormat: "json",
 	}
-	s.Redis.URL, s.Redis.Mode = "redis://127.0.0.1:6379/0", "single"
+	s.Redis.URL, s.Redis.Mode = "redis://127.0.0.1:6379/0", luascripts.ModeSingle
 	s.NATS.Ingest.Stream, s.NATS.Ingest.Subjects = "BRIDGE_SCHEDULE", list{"bridge.schedule"}
 	s.NATS.Ingest.Durable, s.NATS.Ingest.Create = "bridge", true
 	s.Kafka.Ingest.Topics, s.Kafka.Ingest.Group = list{"bridge.schedule"}, "bridge"

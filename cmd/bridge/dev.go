@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+
+	"delaybridge/luascripts"
 )
 
 // What "bridge dev" brings along for trying things out.
@@ -111,7 +113,7 @@ func dev(ctx context.Context, ports devPorts, stdout, stderr io.Writer) error {
 // useEmbedded points the settings at the embedded servers.
 func (s *Settings) useEmbedded(e *embedded) {
 	s.Roles = list{roleIngest, roleScheduler}
-	s.Redis.URL, s.Redis.Mode = address(e.redisURL), "single"
+	s.Redis.URL, s.Redis.Mode, s.Redis.WaitReplicas = address(e.redisURL), luascripts.ModeSingle, 0
 	s.NATS.URL, s.NATS.Creds, s.NATS.Nkey = address(e.natsURL), "", ""
 	s.NATS.TLS.CA, s.NATS.TLS.Cert, s.NATS.TLS.Key = "", "", ""
 	s.NATS.Ingest.Create = true

@@ -20,6 +20,7 @@ func (s *Settings) queueConfig() luascripts.Config {
 	c.DedupWindow = time.Duration(s.DedupWindow)
 	c.MaxLostLeases = int(s.MaxLostLeases)
 	c.DeadRetention = time.Duration(s.DeadRetention)
+	c.WaitReplicas = int(s.Redis.WaitReplicas)
 	c.ClockTolerance = time.Duration(s.ClockTolerance)
 	return c
 }

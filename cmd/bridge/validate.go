@@ -54,7 +54,8 @@ func (s *Settings) checkProcess() *settingError {
 
 func (s *Settings) checkRedis() *settingError {
 	if e := first(
-		oneOf("REDIS_MODE", s.Redis.Mode, "single", "sentinel", "cluster"),
+		oneOf("REDIS_MODE", s.Redis.Mode, luascripts.ModeSingle, luascripts.ModeSentinel, luascripts.ModeCluster),
+		between("REDIS_WAIT_REPLICAS", s.Redis.WaitReplicas, 0, 100),
 	); e != nil {
 		return e
 	}
