@@ -230,7 +230,7 @@ func TestHeaderCheck(t *testing.T) {
 // against the Go methods, which have their names.
 func TestScriptsAreEmbedded(t *testing.T) {
 	// Two transitions are operations of Store, and a page is part of the lists.
-	methods := map[string]string{"schedule": "Store", "cancel": "Store", "reject": "Store", "page": "List"}
+	methods := map[string]string{"schedule": "Store", "cancel": "Store", "reject": "Store", "page": "List", "stray": "Repair"}
 	loaded := reflect.ValueOf(newScripts(shebang))
 	files := scriptFiles(t)
 	if loaded.NumField() != len(files) {

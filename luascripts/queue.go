@@ -23,6 +23,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -112,6 +113,9 @@ type Queue struct {
 	cfg     Config
 	keys    []keys
 	scripts scripts
+
+	epoch   atomic.Pointer[string] // of the data in Redis, as last seen
+	scanned []atomic.Int64         // where Repair goes on, by shard
 }
 
 // ErrShards is matched when Redis holds a queue with another number of shards.
@@ -128,15 +132,24 @@ func Open(ctx context.Context, client redis.UniversalClient, cfg Config) (*Queue
 	for i := range cfg.Shards {
 		q.keys = append(q.keys, shardKeys(cfg.Namespace, i))
 	}
-	have, err := q.firstEver(ctx, "shards", strconv.Itoa(cfg.Shards))
-	if err != nil {
+	q.scanned = make([]atomic.Int64, cfg.Shards)
+	if _, err := q.Wiped(ctx); err != nil {
 		return nil, err
 	}
-	if have != strconv.Itoa(cfg.Shards) {
-		return nil, fmt.Errorf("queue: %w: %s in Redis says %s, the settings say %d",
-			ErrShards, metaKey(cfg.Namespace), have, cfg.Shards)
-	}
 	return q, nil
+}
+
+// checkShards makes sure that Redis knows the number of shards that we have.
+func (q *Queue) checkShards(ctx context.Context) error {
+	have, err := q.firstEver(ctx, "shards", strconv.Itoa(q.cfg.Shards))
+	if err != nil {
+		return err
+	}
+	if have != strconv.Itoa(q.cfg.Shards) {
+		return fmt.Errorf("queue: %w: %s in Redis says %s, the settings say %d",
+			ErrShards, metaKey(q.cfg.Namespace), have, q.cfg.Shards)
+	}
+	return nil
 }
 
 // firstEver returns the value that a field of the queue's meta key was first

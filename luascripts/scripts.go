@@ -35,6 +35,10 @@ var (
 	purgeLua string
 	//go:embed sweep.lua
 	sweepLua string
+	//go:embed stray.lua
+	strayLua string
+	//go:embed repair.lua
+	repairLua string
 	//go:embed page.lua
 	pageLua string
 )
@@ -49,7 +53,7 @@ type script struct {
 // so that the tests can put Redis's "#!lua" line before them, with which it
 // checks keys and slots.
 type scripts struct {
-	schedule, cancel, claim, ack, retry, release, bury, reject, replay, purge, sweep, page script
+	schedule, cancel, claim, ack, retry, release, bury, reject, replay, purge, sweep, stray, repair, page script
 }
 
 func newScripts(shebang string) scripts {
@@ -60,7 +64,8 @@ func newScripts(shebang string) scripts {
 		schedule: text("schedule", scheduleLua), cancel: text("cancel", cancelLua),
 		claim: text("claim", claimLua), ack: text("ack", ackLua), retry: text("retry", retryLua),
 		release: text("release", releaseLua), bury: text("bury", buryLua), reject: text("reject", rejectLua),
-		replay: text("replay", replayLua), purge: text("purge", purgeLua), sweep: text("sweep", sweepLua), page: text("page", pageLua),
+		replay: text("replay", replayLua), purge: text("purge", purgeLua), sweep: text("sweep", sweepLua),
+		stray: text("stray", strayLua), repair: text("repair", repairLua), page: text("page", pageLua),
 	}
 }
 

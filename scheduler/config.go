@@ -34,6 +34,10 @@ type Queue interface {
 	Watch(ctx context.Context, wake func(lane string, shard int)) error
 	// Sweep drops what has outlived its time in a shard.
 	Sweep(ctx context.Context, shard int) (int, error)
+	// Repair makes what has fallen out of all sets due again, and counts it.
+	Repair(ctx context.Context, shard int) (int, error)
+	// Wiped reports, once, that the queue's data were lost.
+	Wiped(ctx context.Context) (bool, error)
 
 	// Store takes in copies of dead letters.
 	Store(ctx context.Context, requests []delaybridge.Request) []delaybridge.Result

@@ -146,7 +146,9 @@ func (q *fakeQueue) Watch(ctx context.Context, wake func(string, int)) error {
 	return ctx.Err()
 }
 
-func (q *fakeQueue) Sweep(context.Context, int) (int, error) { return 0, nil }
+func (q *fakeQueue) Sweep(context.Context, int) (int, error)  { return 0, nil }
+func (q *fakeQueue) Repair(context.Context, int) (int, error) { return 0, nil }
+func (q *fakeQueue) Wiped(context.Context) (bool, error)      { return false, nil }
 
 func (q *fakeQueue) settle(verb string, c delaybridge.Claim, do func(*fakeItem)) error {
 	if q.brokenSettle != nil {

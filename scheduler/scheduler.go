@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -75,17 +74,31 @@ func (s *Scheduler) watch(ctx context.Context) {
 	}
 }
 
-// sweep drops what has outlived its time, one shard after another.
+// sweep looks after one shard after another: it drops what has outlived its
+// time, and finds what is amiss.
 func (s *Scheduler) sweep(ctx context.Context) {
 	const round = time.Minute
 	shards := s.queue.Shards()
 	for shard := 0; sleep(ctx, round/time.Duration(shards)); shard = (shard + 1) % shards {
-		dropped, err := s.queue.Sweep(ctx, shard)
-		if err != nil && !errors.Is(err, context.Canceled) {
-			s.cfg.Log.Debug("sweep failed, the next round will do", zap.Int("shard", shard), zap.Error(err))
+		log := s.cfg.Log.With(zap.Int("shard", shard))
+		wiped, err := s.queue.Wiped(ctx)
+		if wiped {
+			log.Error("Redis has lost its data: what was pending is gone, what comes in from now on is kept")
 		}
-		if dropped > 0 {
-			s.cfg.Log.Warn("dead letters dropped by age", zap.Int("shard", shard), zap.Int("count", dropped))
+		if err == nil {
+			var dropped int
+			if dropped, err = s.queue.Sweep(ctx, shard); dropped > 0 {
+				log.Warn("dead letters dropped by age", zap.Int("count", dropped))
+			}
+		}
+		if err == nil {
+			var repaired int
+			if repaired, err = s.queue.Repair(ctx, shard); repaired > 0 {
+				log.Error("messages had fallen out of the queue's index and are due again", zap.Int("count", repaired))
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Debug("sweep failed, the next round will do", zap.Error(err))
 		}
 	}
 }
