@@ -119,6 +119,9 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 			d.exact[r.Source] = r
 		}
 	}
+	if err := checkCrossing(d.sources, len(cfg.Sources)); err != nil {
+		return nil, err
+	}
 	for _, r := range cfg.Routes {
 		if r.HasDelay && r.Delay > cfg.MaxDelay {
 			return nil, &delaybridge.FieldError{Code: "invalid_route", Field: routesField, Value: r.Source.String(), Reason: fmt.Sprintf("its delay of %v is above the maximum of %v (BRIDGE_MAX_DELAY)", r.Delay, cfg.MaxDelay)}

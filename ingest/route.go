@@ -78,6 +78,9 @@ func parseRoute(text string) (Route, error) {
 	}
 	seen := make(map[string]bool)
 	for _, word := range words {
+		if strings.HasSuffix(word, ",") {
+			return refuse(fmt.Sprintf("%q ends with a comma: %s", word, routeForm))
+		}
 		name, value, ok := strings.Cut(word, "=")
 		if !ok {
 			return refuse(fmt.Sprintf("%q is no option: %s", word, routeForm))
@@ -156,6 +159,29 @@ func checkRoutes(routes []Route) error {
 					Reason: "the target is a source itself (" + other.Source.String() + "): its messages would come back",
 				}
 			}
+		}
+	}
+	return nil
+}
+
+// checkCrossing refuses subjects that overlap without one covering the other: a
+// consumer's filters must not overlap, and neither can be left out. Sources from
+// routes on are those of routes.
+func checkCrossing(sources []delaybridge.Target, routes int) error {
+	for i, s := range sources {
+		for _, other := range sources[:i] {
+			if s.Sink != delaybridge.SinkNATS || !sourcesOverlap(s, other) ||
+				coversSubjects(s.Name, other.Name) || coversSubjects(other.Name, s.Name) {
+				continue
+			}
+			e := &delaybridge.FieldError{
+				Code: "invalid_route", Field: routesField, Value: s.String(),
+				Reason: "overlaps with the source " + other.String() + ", and neither holds all of the other: no JetStream consumer can read both",
+			}
+			if i < routes {
+				e.Code, e.Field, e.Value = "invalid_setting", "BRIDGE_NATS_INGEST_SUBJECTS", s.Name
+			}
+			return e
 		}
 	}
 	return nil

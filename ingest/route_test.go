@@ -60,6 +60,7 @@ func TestParseRoutesRefuses(t *testing.T) {
 		{"an unknown option", "kafka://a -> kafka://b retries=5", `no option "retries"`},
 		{"an option in capitals", "kafka://a -> kafka://b Delay=5m", `no option "Delay"`},
 		{"a word that is no option", "kafka://a -> kafka://b 5m", "no option"},
+		{"commas between routes", "kafka://a -> kafka://b delay=5m, kafka://c -> kafka://d", "divided by ;"},
 		{"an option given twice", "kafka://a -> kafka://b delay=5m delay=5m", "twice"},
 		{"a bad delay", "kafka://a -> kafka://b delay=5", "unit is required"},
 		{"a bad expiry", "kafka://a -> kafka://b expires_after=-5s", "negative"},
@@ -92,6 +93,38 @@ func TestParseRoutesRefuses(t *testing.T) {
 			fe, ok := errors.AsType[*delaybridge.FieldError](err)
 			if !ok || got != nil || fe.Field != "BRIDGE_ROUTES" || fe.Code != "invalid_route" || !strings.Contains(fe.Reason, c.reason) {
 				t.Errorf("got %+v, %v; want a reason with %q", got, err, c.reason)
+			}
+		})
+	}
+}
+
+// TestSourcesThatCross has subjects to schedule on and a route's overlap.
+func TestSourcesThatCross(t *testing.T) {
+	for _, c := range []struct {
+		sentence, subjects, routes string
+		field                      string // empty: it is taken
+	}{
+		{"a route for the subject to schedule on", "bridge.schedule", "nats://bridge.schedule delay=5m", ""},
+		{"a route that covers it", "bridge.schedule", "nats://bridge.> delay=5m", ""},
+		{"a route that is covered by it", "bridge.*", "nats://bridge.later delay=5m", ""},
+		{"two that have nothing in common", "bridge.*.a", "nats://bridge.*.b delay=5m", ""},
+		{"a route that crosses it", "bridge.*.a", "nats://bridge.b.* delay=5m", "BRIDGE_ROUTES"},
+		{"two subjects that cross", "bridge.*.a,bridge.b.*", "", "BRIDGE_NATS_INGEST_SUBJECTS"},
+		{"a topic of such a name", "bridge.*.a", "kafka://bridge.b.a delay=5m", ""},
+	} {
+		t.Run(c.sentence, func(t *testing.T) {
+			cfg := ingest.DefaultDecoderConfig()
+			for s := range strings.SplitSeq(c.subjects, ",") {
+				cfg.Sources = append(cfg.Sources, delaybridge.Target{Sink: delaybridge.SinkNATS, Name: s})
+			}
+			var err error
+			if cfg.Routes, err = ingest.ParseRoutes(c.routes); err != nil {
+				t.Fatal(err)
+			}
+			_, err = ingest.NewDecoder(cfg)
+			fe, refused := errors.AsType[*delaybridge.FieldError](err)
+			if refused != (c.field != "") || refused && fe.Field != c.field {
+				t.Errorf("got %v, want an error of %q", err, c.field)
 			}
 		})
 	}

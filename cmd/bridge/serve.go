@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -39,7 +41,7 @@ func serve(ctx context.Context) error {
 	}
 	log := newLog(s.LogLevel, s.LogFormat)
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced, and that is no matter
-	for _, w := range warnings {
+	for _, w := range append(warnings, s.targetsOfOthers()...) {
 		log.Warn(w)
 	}
 	v := currentVersion()
@@ -66,4 +68,29 @@ func (s *Settings) checkBrokers() *settingError {
 		}
 	}
 	return nil
+}
+
+// targetsOfOthers warns of targets in the settings that this process, which has
+// the role scheduler, does not publish to: their messages wait for one that does.
+func (s *Settings) targetsOfOthers() (warnings []string) {
+	if !slices.Contains(s.Roles, roleScheduler) {
+		return nil
+	}
+	look := func(name string, t delaybridge.Target) {
+		switch {
+		case t.Sink == delaybridge.SinkKafka && len(s.Kafka.Brokers) == 0:
+			warnings = append(warnings, fmt.Sprintf("%s_%s has the target %s, and %[1]s_KAFKA_BROKERS is empty: its messages wait until a process publishes to Kafka", prefix, name, t))
+		case (t.Sink == delaybridge.SinkNATS || t.Sink == delaybridge.SinkNATSCore) && s.NATS.URL == "":
+			warnings = append(warnings, fmt.Sprintf("%s_%s has the target %s, and %[1]s_NATS_URL is empty: its messages wait until a process publishes to NATS", prefix, name, t))
+		}
+	}
+	routes, _ := ingest.ParseRoutes(string(s.Routes)) // they were checked, as were the others
+	for _, r := range routes {
+		look("ROUTES", r.Target)
+	}
+	for name, v := range map[string]text{"REJECT_TARGET": s.RejectTarget, "DEAD_TARGET": s.DeadTarget} {
+		t, _ := optionalTarget(name, v)
+		look(name, t)
+	}
+	return warnings
 }
