@@ -76,6 +76,15 @@ local function tombstones(a, b)
     return t.since > 0 and (call('HGET', t.current, id) or call('HGET', t.older, id))
   end
 
+  -- The tombstones of a batch by id, in far less time than one by one.
+  function t.get_all(ids)
+    local all = {}
+    if t.since == 0 then return all end
+    local current, older = call('HMGET', t.current, unpack(ids)), call('HMGET', t.older, unpack(ids))
+    for n, id in ipairs(ids) do all[id] = current[n] or older[n] end
+    return all
+  end
+
   -- Writes id, tombstone, id, tombstone ... To be called after the script's first write only:
   -- after a window the older hash takes over, emptied first.
   function t.put(now, window, ...)

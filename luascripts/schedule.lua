@@ -15,6 +15,8 @@
 
 local done = tombstones(KEYS[9], KEYS[10])
 local heads, wake, out = {}, {}, {}
+local ids, tombs = {}, nil
+for i = 3, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
 
 for i = 3, #ARGV, 6 do
   local id, lane, due = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
@@ -24,7 +26,8 @@ for i = 3, #ARGV, 6 do
   if record then
     marks = marks_of(record) or ''
   else
-    marks = string.sub(done.get(id) or '', 3)
+    tombs = tombs or done.get_all(ids)
+    marks = string.sub(tombs[id] or '', 3)
   end
   if seen(id, marks, source, offset) then
     out[#out + 1] = 2
@@ -41,7 +44,7 @@ for i = 3, #ARGV, 6 do
       end
       call('HDEL', KEYS[8], id)
     end
-    call('ZADD', KEYS[lane], due, id)
+    call('ZADD', KEYS[lane], ARGV[i + 2], id)
     if due < heads[lane] then
       heads[lane], wake[lane] = due, true
     end
