@@ -385,7 +385,7 @@ func TestPeek(t *testing.T) {
 				h := newHarness(t, client, cfg)
 				h.seed(row.seed)
 				h.now, h.host = row.now, row.host
-				waits, err := h.q.Peek(context.Background(), "nats")
+				waits, err := h.q.Peek(context.Background(), "nats", true)
 				if err != nil || len(waits) != 1 {
 					t.Fatalf("%v %v", waits, err)
 				}
@@ -402,7 +402,7 @@ func TestPeek(t *testing.T) {
 		}
 	})
 	h := newHarness(t, servers.NewRedis(t).Client(t), testConfig())
-	if _, err := h.q.Peek(context.Background(), "smtp"); err == nil {
+	if _, err := h.q.Peek(context.Background(), "smtp", true); err == nil {
 		t.Error("a lane that there is not was peeked at")
 	}
 }

@@ -277,7 +277,7 @@ func everyScript(t *testing.T, h *harness) {
 	}
 	_, err = q.Pressure(ctx)
 	must(err)
-	_, err = q.Peek(ctx, "nats")
+	_, err = q.Peek(ctx, "nats", true)
 	must(err)
 	s, err := q.Get(ctx, items[0].ID)
 	if must(err); s.State != delaybridge.StateDelivered {
@@ -441,7 +441,7 @@ func TestWrongTypes(t *testing.T) {
 			for _, lane := range delaybridge.Lanes {
 				g := h.q.Claim(ctx, lane, []delaybridge.Ask{{Limit: 9}})[0]
 				note(g.Err)
-				_, err := h.q.Peek(ctx, lane)
+				_, err := h.q.Peek(ctx, lane, true)
 				note(err)
 				c := claimOf("b", "now", "nats:S 8", 1)
 				c.Lease.Lane = lane
@@ -639,7 +639,7 @@ func TestRepliesLost(t *testing.T) {
 			// connection made before the reply that counts.
 			_ = row.do(direct)
 			direct.seed(row.seed)
-			if _, err := h.q.Peek(ctx, "nats"); err != nil {
+			if _, err := h.q.Peek(ctx, "nats", true); err != nil {
 				t.Fatal(err)
 			}
 			before := c.cut.Load()
@@ -663,7 +663,7 @@ func TestRepliesLost(t *testing.T) {
 	t.Run("claims come back after the lease", func(t *testing.T) {
 		direct.t, h.t = t, t
 		direct.seed("due:nats a +0\nmsg a [nats:S 7] hi\ndue:nats b +0\nmsg b [nats:S 8] hi")
-		if _, err := h.q.Peek(ctx, "nats"); err != nil {
+		if _, err := h.q.Peek(ctx, "nats", true); err != nil {
 			t.Fatal(err)
 		}
 		c.armed.Store(true)

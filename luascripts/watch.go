@@ -63,21 +63,23 @@ func parseWake(payload string) (lane string, shard int, ok bool) {
 }
 
 // Peek says for each shard how long until something of the lane may be claimed,
-// by the rules of Grant.Wait. It only reads, and costs two cheap commands a
-// shard: it is what an idle scheduler asks.
-func (q *Queue) Peek(ctx context.Context, lane string) ([]time.Duration, error) {
+// by the rules of Grant.Wait; with leases it also looks for those that run out.
+// It only reads, and costs one cheap command a shard, two with leases: it is what
+// an idle scheduler asks.
+func (q *Queue) Peek(ctx context.Context, lane string, leases bool) ([]time.Duration, error) {
 	l := laneIndex(lane)
 	if l < 0 {
 		return nil, fmt.Errorf("queue: no lane %q", lane)
 	}
 	var clock *redis.TimeCmd
-	heads := make([]*redis.ZSliceCmd, 0, 2*q.cfg.Shards)
+	due, ends := make([]*redis.ZSliceCmd, len(q.keys)), make([]*redis.ZSliceCmd, len(q.keys))
 	_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		clock = p.Time(ctx)
 		for i := range q.keys {
-			heads = append(heads,
-				p.ZRangeWithScores(ctx, q.keys[i].due[l], 0, 0),
-				p.ZRangeWithScores(ctx, q.keys[i].inflight[l], 0, 0))
+			due[i] = p.ZRangeWithScores(ctx, q.keys[i].due[l], 0, 0)
+			if leases {
+				ends[i] = p.ZRangeWithScores(ctx, q.keys[i].inflight[l], 0, 0)
+			}
 		}
 		return nil
 	})
@@ -92,14 +94,17 @@ func (q *Queue) Peek(ctx context.Context, lane string) ([]time.Duration, error) 
 	if ceiling := time.UnixMilli(q.ceiling()); ceiling.Before(limit) {
 		limit = ceiling
 	}
-	waits := make([]time.Duration, q.cfg.Shards)
+	waits := make([]time.Duration, len(q.keys))
 	for i := range waits {
 		waits[i] = -1
-		if due := heads[2*i].Val(); len(due) > 0 {
-			waits[i] = max(0, time.UnixMilli(int64(due[0].Score)).Sub(limit))
+		if head := due[i].Val(); len(head) > 0 {
+			waits[i] = max(0, time.UnixMilli(int64(head[0].Score)).Sub(limit))
 		}
-		if ends := heads[2*i+1].Val(); len(ends) > 0 {
-			if w := max(0, time.UnixMilli(int64(ends[0].Score)).Sub(now)); waits[i] < 0 || w < waits[i] {
+		if !leases {
+			continue
+		}
+		if head := ends[i].Val(); len(head) > 0 {
+			if w := max(0, time.UnixMilli(int64(head[0].Score)).Sub(now)); waits[i] < 0 || w < waits[i] {
 				waits[i] = w
 			}
 		}

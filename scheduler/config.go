@@ -25,8 +25,9 @@ type Queue interface {
 	// Shards is the number of shards.
 	Shards() int
 	// Peek says for each shard how long until something of the lane can be
-	// claimed, negative if nothing is there.
-	Peek(ctx context.Context, lane string) ([]time.Duration, error)
+	// claimed, negative if nothing is there; with leases it looks for leases that
+	// run out, too.
+	Peek(ctx context.Context, lane string, leases bool) ([]time.Duration, error)
 	// Claim leases due messages, and answers each ask.
 	Claim(ctx context.Context, lane string, asks []delaybridge.Ask) []delaybridge.Grant
 	// Watch calls wake when something earlier has come in, and with shard -1

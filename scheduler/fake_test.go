@@ -85,7 +85,7 @@ func (q *fakeQueue) next(lane string, shard int) time.Duration {
 	return wait
 }
 
-func (q *fakeQueue) Peek(_ context.Context, lane string) ([]time.Duration, error) {
+func (q *fakeQueue) Peek(_ context.Context, lane string, _ bool) ([]time.Duration, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.peeks++

@@ -33,6 +33,7 @@ type lane struct {
 	// Of the run goroutine alone.
 	next     []time.Time // when to claim from each shard; zero: not until a peek or wake-up says
 	nextPeek time.Time
+	peeks    int
 	failures int // of the queue, in a row
 }
 
@@ -125,13 +126,16 @@ func (l *lane) run(ctx context.Context) error {
 }
 
 // peekIfTime looks at all shards once every PollMax: what a lost wake-up or
-// another process's crash has left is found by it.
+// another process's crash has left is found by it. Leases of others that run out
+// are looked for every few times: they have waited for longer than that.
 func (l *lane) peekIfTime(ctx context.Context) {
 	now := time.Now()
 	if now.Before(l.nextPeek) {
 		return
 	}
-	waits, err := l.queue.Peek(ctx, l.name)
+	const leasesEach = 4
+	waits, err := l.queue.Peek(ctx, l.name, l.peeks%leasesEach == 0)
+	l.peeks++
 	if l.failed(err) {
 		l.nextPeek = now.Add(min(probeAfter(l.failures), l.cfg.PollMax))
 		return
