@@ -67,6 +67,8 @@ type Config struct {
 
 	// clock stands for Redis's TIME in tests, hostClock for this host's.
 	clock, hostClock func() time.Time
+	// watchIdle stands for the constant of this name in tests.
+	watchIdle time.Duration
 	// shebang is put before the scripts in tests, to have Redis check their keys.
 	shebang string
 }

@@ -1,6 +1,7 @@
 package luascripts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func (q *Queue) Watch(ctx context.Context, wake func(lane string, shard int)) er
 	// A blocked read does not see ctx end, but it does see its connection closed.
 	defer context.AfterFunc(ctx, func() { _ = sub.Close() })()
 	for asked := false; ; {
-		msg, err := sub.ReceiveTimeout(ctx, watchIdle)
+		msg, err := sub.ReceiveTimeout(ctx, cmp.Or(q.cfg.watchIdle, watchIdle))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

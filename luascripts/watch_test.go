@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -156,4 +157,41 @@ func TestWatchEnds(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("it did not end, without Redis")
 	}
+}
+
+// TestWatchIdle: silence is no harm, and a Redis that has become deaf shows.
+func TestWatchIdle(t *testing.T) {
+	r := servers.NewRedis(t)
+	cfg := testConfig()
+	cfg.watchIdle = 50 * time.Millisecond
+	h := newHarness(t, r.Client(t), cfg)
+	wakes, ended := make(chan string, 100), make(chan error, 1)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() {
+		ended <- h.q.Watch(ctx, func(lane string, shard int) { wakes <- lane })
+	}()
+	await(t, wakes, "")
+	// Redis counts the pings that keep the subscription: some silences long.
+	pings := func() int64 {
+		value := h.q.infos(ctx, "commandstats")[0].fields["cmdstat_ping"]
+		calls, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",")
+		return atoi(calls)
+	}
+	before := pings()
+	if !servers.Eventually(func() bool { return pings() >= before+3 }) {
+		t.Fatal("a silent subscription was not asked whether it lives")
+	}
+	h.store(schedule("a", "now", "nats:S 1"))
+	await(t, wakes, "nats")
+	r.Pause()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("it ended without an error")
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it did not end, though nobody answers")
+	}
+	r.Resume()
 }
