@@ -164,6 +164,11 @@ func TestCancelAnswers(t *testing.T) {
 	if r := Run(t, w.env, "", "cancel", "later", "-o", "json"); r.Code != 1 || decode(t, r.Stdout)["state"] != "cancelled" {
 		t.Errorf("the second time: %+v", r)
 	}
+	schedule("kept", "1h")
+	if r := Run(t, w.env, "", "schedule", "--target", "nats://orders.timeout", "--delay", "1h", "--id", "kept", "-H", "Bridge-Op=cancel"); r.Code != 2 {
+		t.Errorf("a cancel in disguise: %+v", r)
+	}
+	w.awaitState(t, "kept", "pending")
 	w.serve(t, nil)
 	schedule("now", "0s")
 	w.awaitState(t, "now", "delivered")

@@ -69,12 +69,12 @@ hold for messages from a broker.`,
 		if err != nil {
 			return flagError(err)
 		}
+		if request.Op == delaybridge.OpCancel {
+			return usagef("--header: Bridge-Op cancel: use bridge cancel")
+		}
 		result := q.Store(ctx, []delaybridge.Request{request})[0]
 		if result.Err != nil {
 			return result.Err
-		}
-		if request.Op == delaybridge.OpCancel {
-			return usagef("--header: Bridge-Op cancel: use bridge cancel")
 		}
 		m := request.Message
 		if *output == formatJSON {
