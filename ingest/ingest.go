@@ -120,7 +120,12 @@ func (h *Handler) handle(ctx context.Context, source string, records []Record) [
 	left := make([]int, len(records)) // indexes of what the queue has not taken
 	requests := make([]delaybridge.Request, len(records))
 	for i, r := range records {
-		left[i], requests[i] = i, h.cfg.Decoder.Decode(r)
+		left[i] = i
+		if r.Unreadable != nil {
+			requests[i] = h.cfg.Decoder.Reject(r, r.Unreadable)
+		} else {
+			requests[i] = h.cfg.Decoder.Decode(r)
+		}
 	}
 	retry := backoff{min: h.cfg.RetryMin, max: h.cfg.RetryMax}
 	for {

@@ -311,6 +311,8 @@ func (s *pullSession) store(ctx context.Context, batch []*nats.Msg) error {
 			Time:     meta.Timestamp,
 			Headers:  natsHeaders(m.Header),
 			Payload:  m.Data,
+
+			Unreadable: brokenHeaders(m),
 		})
 	}
 	if suspect {
@@ -386,6 +388,16 @@ func (s *pullSession) runDry(batch []*nats.Msg) []*nats.Msg {
 		}
 	}
 	return batch
+}
+
+// brokenHeaders returns an error if the message has headers that the client could
+// not read. It hands such a message on as if it had none: what they ask for, such
+// as a longer delay than a route's, must not be ignored.
+func brokenHeaders(m *nats.Msg) *delaybridge.FieldError {
+	if m.Header != nil || m.Size() == len(m.Subject)+len(m.Reply)+len(m.Data) {
+		return nil
+	}
+	return &delaybridge.FieldError{Code: "invalid_headers", Field: "headers", Reason: "cannot be read: want NATS/1.0 and then lines of name: value"}
 }
 
 // natsHeaders lists a message's headers. The client keeps them in a map, so the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"reflect"
 	"slices"
@@ -388,6 +389,34 @@ func TestNATSTakesInMessagesThatLookLikeControl(t *testing.T) {
 		if r := q.requests[at]; tries != 1 || r.Op != delaybridge.OpSchedule || len(r.Message.Headers) > 1 {
 			t.Errorf("%s: %d tries, %+v", at, tries, r)
 		}
+	}
+}
+
+// TestNATSRefusesHeadersThatItCannotRead has a producer whose client writes
+// headers wrong. The client library hands such a message on as if it had none.
+func TestNATSRefusesHeadersThatItCannotRead(t *testing.T) {
+	n := servers.NewNATS(t)
+	q := newMemory()
+	run(t, n, q, quickNATS(), "nats://later -> nats://orders delay=1s")
+	js := n.JetStream(t)
+	publish(t, js, natsMsg("later", "plain"))
+
+	header := "NATS/1.0\r\nBridge-Delay: 1h\r\nno colon\r\n\r\n"
+	conn, err := net.Dial("tcp", strings.TrimPrefix(n.URL, "nats://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := fmt.Fprintf(conn, "CONNECT {\"headers\":true,\"verbose\":false}\r\nHPUB later %d %d\r\n%sbroken\r\n",
+		len(header), len(header)+len("broken"), header); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both stored", func() bool { return q.len() == 2 })
+	if r := q.at("nats:BRIDGE_SCHEDULE:1"); r.Op != delaybridge.OpSchedule || string(r.Message.Payload) != "plain" {
+		t.Errorf("a plain message became %+v", r)
+	}
+	if r := q.at("nats:BRIDGE_SCHEDULE:2"); r.Op != delaybridge.OpReject || !strings.Contains(r.Error, "invalid_headers") || string(r.Message.Payload) != "broken" {
+		t.Errorf("broken headers became %+v", r)
 	}
 }
 

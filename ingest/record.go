@@ -24,6 +24,9 @@ type Record struct {
 	Headers []delaybridge.Header
 	// Payload is nil for a null value, which only Kafka has.
 	Payload []byte
+	// Unreadable says why the record cannot be understood, where the source knows
+	// that already: it is refused, whatever else it says. Nil: nothing is known.
+	Unreadable *delaybridge.FieldError
 
 	// Envelope says that the payload is a JSON envelope, whatever its content
 	// type says.
