@@ -8,15 +8,15 @@ import (
 	"delaybridge"
 )
 
-// copySource is the source of the positions that copies of dead letters have; it
-// also tells a copy from anything else.
-const copySource = "dead"
+// copySource begins the source of a copy's position, which is the position of
+// what has died in another name; it also tells a copy from anything else.
+const copySource = "dead:"
 
 // copyOf returns the message that tells the dead target of a burial: due now,
 // under an id of its own, everything else as it was. The burial of a copy has
 // none, or an unreachable dead target would fill itself for ever.
 func (l *lane) copyOf(b delaybridge.Burial) (delaybridge.Request, bool) {
-	if l.cfg.DeadTarget == (delaybridge.Target{}) || b.Claim.Position.Source == copySource {
+	if l.cfg.DeadTarget == (delaybridge.Target{}) || strings.HasPrefix(b.Claim.Position.Source, copySource) {
 		return delaybridge.Request{}, false
 	}
 	m := b.Claim.Message
@@ -28,8 +28,9 @@ func (l *lane) copyOf(b delaybridge.Burial) (delaybridge.Request, bool) {
 		}
 	}
 	m.ID, m.Target, m.Headers = "dead:"+m.ID, l.cfg.DeadTarget, headers
-	// The same however often this burial is tried, later than any before it.
-	m.Position = delaybridge.Position{Source: copySource, Offset: uint64(b.Claim.Lease.End)}
+	// The same however often this death is gone through, so that a crash in the
+	// middle of it makes no second copy. A schedule has its own, and so has a replay.
+	m.Position.Source = copySource + m.Position.Source
 	m.Due, m.ExpiresAfter = time.Now().Truncate(time.Millisecond), 0
 	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m}, true
 }
