@@ -225,7 +225,7 @@ func (w *chaosWorld) kinds() string {
 		counts[r.kind]++
 	}
 	var parts []string
-	for _, k := range []kind{plain, replaced, takenBack, takenBackByHand, bad, nowhere, far} {
+	for _, k := range []kind{kindPlain, kindReplaced, kindCancelled, kindCancelledByHand, kindBad, kindNowhere, kindFar} {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[k], k))
 	}
 	return strings.Join(parts, ", ")

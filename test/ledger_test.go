@@ -39,13 +39,13 @@ type asked struct {
 type kind string
 
 const (
-	plain           kind = "plain"
-	replaced        kind = "replaced"
-	takenBack       kind = "cancelled by message"
-	takenBackByHand kind = "cancelled by command"
-	bad             kind = "rejected"
-	nowhere         kind = "to a missing target"
-	far             kind = "due much later"
+	kindPlain           kind = "plain"
+	kindReplaced        kind = "replaced"
+	kindCancelled       kind = "cancelled by message"
+	kindCancelledByHand kind = "cancelled by command"
+	kindBad             kind = "rejected"
+	kindNowhere         kind = "to a missing target"
+	kindFar             kind = "due much later"
 )
 
 // cancelled is a cancel that was accepted.
@@ -141,7 +141,7 @@ func (l *ledger) judge() *verdict {
 		got := copies[k]
 		if len(got) > 0 {
 			v.delivered++
-			if r.kind == plain {
+			if r.kind == kindPlain {
 				first := slices.MinFunc(got, func(a, b *delivered) int { return a.stored.Compare(b.stored) })
 				v.late[r.via] = append(v.late[r.via], first.stored.Sub(first.due))
 			}
@@ -174,7 +174,7 @@ func (l *ledger) judge() *verdict {
 		}
 		c, isCancelled := l.cancels[id]
 		switch {
-		case r.kind == bad:
+		case r.kind == kindBad:
 			if reason := l.end.dead["rejected:"+r.position]; reason != "rejected" {
 				v.lost++
 				v.problem("%s was to be rejected; its dead letter rejected:%s has reason %q", id, r.position, reason)
@@ -208,11 +208,11 @@ func (l *ledger) judge() *verdict {
 					v.problem("%s arrived at %v (due %v, attempt %d), and its cancel was confirmed at %v", id, d.stored, d.due, d.attempt, c.confirmed)
 				}
 			}
-		case r.kind == far && !isPending:
+		case r.kind == kindFar && !isPending:
 			v.lost++
 			v.problem("%s is due much later, and not pending", id)
 			continue
-		case r.kind == nowhere && isDead && l.end.dead[id] != "attempts":
+		case r.kind == kindNowhere && isDead && l.end.dead[id] != "attempts":
 			v.problem("%s has no target, and is dead by reason %q", id, l.end.dead[id])
 		}
 		if len(got) == 0 && !isDead && !isPending {
@@ -239,7 +239,7 @@ func TestLedger(t *testing.T) {
 	t.Parallel()
 	t0 := time.UnixMilli(1_900_000_000_000)
 	at := func(ms int) time.Time { return t0.Add(time.Duration(ms) * time.Millisecond) }
-	request := asked{id: "a", version: 1, kind: plain, sent: t0, delay: time.Second, tries: 1, position: "nats:S:1"}
+	request := asked{id: "a", version: 1, kind: kindPlain, sent: t0, delay: time.Second, tries: 1, position: "nats:S:1"}
 	arrival := delivered{id: "a", version: 1, attempt: 1, due: at(1000), stored: at(1005), seen: at(1006)}
 	with := func(change func(*asked)) asked { r := request; change(&r); return r }
 	but := func(change func(*delivered)) delivered { d := arrival; change(&d); return d }
@@ -297,11 +297,11 @@ func TestLedger(t *testing.T) {
 			requests: []asked{request}, deliveries: []delivered{arrival}, cancels: map[string]cancelled{"a": {}},
 		}, "delivered=1 too_late=1"},
 		{"rejected, with its letter", ledger{
-			requests: []asked{with(func(r *asked) { r.kind = bad })}, end: ending{dead: map[string]string{"rejected:nats:S:1": "rejected"}},
+			requests: []asked{with(func(r *asked) { r.kind = kindBad })}, end: ending{dead: map[string]string{"rejected:nats:S:1": "rejected"}},
 		}, "dead=1"},
-		{"rejected, without a letter", ledger{requests: []asked{with(func(r *asked) { r.kind = bad })}}, "lost=1"},
+		{"rejected, without a letter", ledger{requests: []asked{with(func(r *asked) { r.kind = kindBad })}}, "lost=1"},
 		{"much later, and gone", ledger{
-			requests: []asked{with(func(r *asked) { r.kind = far })}, end: ending{dead: map[string]string{"a": "attempts"}},
+			requests: []asked{with(func(r *asked) { r.kind = kindFar })}, end: ending{dead: map[string]string{"a": "attempts"}},
 		}, "dead=1 lost=1"},
 	} {
 		t.Run(row.about, func(t *testing.T) {

@@ -57,28 +57,28 @@ func (p *chaosProducer) run(ctx context.Context) {
 		delay := between(p.random, 0, 8*time.Second).Truncate(time.Millisecond)
 		switch n := p.random.IntN(100); {
 		case n < 70:
-			p.schedule(asked{id: id, kind: plain, delay: delay})
+			p.schedule(asked{id: id, kind: kindPlain, delay: delay})
 		case n < 78:
-			if p.schedule(asked{id: id, version: 1, kind: replaced, delay: 2*time.Second + delay*3/4}) {
+			if p.schedule(asked{id: id, version: 1, kind: kindReplaced, delay: 2*time.Second + delay*3/4}) {
 				pause(ctx, between(p.random, 0, 300*time.Millisecond))
-				p.schedule(asked{id: id, version: 2, kind: replaced, delay: delay})
+				p.schedule(asked{id: id, version: 2, kind: kindReplaced, delay: delay})
 			}
 		case n < 85:
-			if p.schedule(asked{id: id, kind: takenBack, delay: 3*time.Second + delay/2}) {
+			if p.schedule(asked{id: id, kind: kindCancelled, delay: 3*time.Second + delay/2}) {
 				pause(ctx, between(p.random, 0, 300*time.Millisecond))
 				p.cancel(id)
 			}
 		case n < 89:
-			if p.schedule(asked{id: id, kind: takenBackByHand, delay: 4*time.Second + delay/2}) {
+			if p.schedule(asked{id: id, kind: kindCancelledByHand, delay: 4*time.Second + delay/2}) {
 				w := p.w
 				w.producers.Go(func() { w.cancelByHand(id) })
 			}
 		case n < 93:
-			p.schedule(asked{id: id, kind: bad, delay: delay})
+			p.schedule(asked{id: id, kind: kindBad, delay: delay})
 		case n < 96:
-			p.schedule(asked{id: id, kind: nowhere, delay: delay})
+			p.schedule(asked{id: id, kind: kindNowhere, delay: delay})
 		default:
-			p.schedule(asked{id: id, kind: far, delay: time.Hour})
+			p.schedule(asked{id: id, kind: kindFar, delay: time.Hour})
 		}
 	}
 }
@@ -87,11 +87,11 @@ func (p *chaosProducer) run(ctx context.Context) {
 func (p *chaosProducer) schedule(r asked) bool {
 	s := sending{id: fmt.Sprintf("%s/%d", r.id, r.version), payload: fmt.Sprintf("%s %d", r.id, r.version)}
 	r.target = []string{"nats://orders.x", "kafka://" + p.w.out}[p.random.IntN(2)]
-	if r.kind == nowhere {
+	if r.kind == kindNowhere {
 		r.target = []string{"nats://nowhere.x", "kafka://" + p.w.out + "-missing"}[p.random.IntN(2)]
 	}
 	s.headers = map[string]string{"Bridge-Target": r.target, "Bridge-Delay": r.delay.String(), "Bridge-Id": r.id, "X-Id": r.id}
-	if r.kind == bad {
+	if r.kind == kindBad {
 		s.headers["Bridge-Delay"] = "5"
 	}
 	r.via, r.sent = p.via, time.Now()

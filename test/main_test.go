@@ -3,8 +3,11 @@ package test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +21,12 @@ import (
 
 func TestMain(m *testing.M) {
 	logging.Disable() // of the tests' own clients, while a test has their Redis down
+	flag.Parse()
+	// Tests of whole processes wait most of the time, so that more of them than
+	// there are processors can share these.
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = parallel.Value.Set(strconv.Itoa(runtime.GOMAXPROCS(0) + 3))
+	}
 	code := m.Run()
 	removeBinary()
 	os.Exit(code)
