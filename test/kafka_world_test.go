@@ -110,8 +110,15 @@ type topicLog struct {
 // watch reads topics from their start until the test ends.
 func (w *kafkaWorld) watch(t *testing.T, topics ...string) *topicLog {
 	t.Helper()
+	return watchTopics(t, w.kafka, topics)
+}
+
+func watchTopics(t *testing.T, k *servers.Kafka, topics []string, options ...kgo.Opt) *topicLog {
+	t.Helper()
 	l := &topicLog{more: make(chan struct{})}
-	c := w.kafka.Client(t, kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
+	c := k.Client(t, append([]kgo.Opt{
+		kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100 * time.Millisecond),
+	}, options...)...)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	t.Cleanup(func() { cancel(); <-done })
@@ -229,4 +236,16 @@ func (w *kafkaWorld) resetOffsets(t *testing.T, topic string, partitions int) {
 func (w *kafkaWorld) run(t *testing.T, more Env) *Process {
 	t.Helper()
 	return Serve(t, w.env.With(more))
+}
+
+// awaitDead waits until an id is a dead letter, and holds it to its reason.
+func (w *kafkaWorld) awaitDead(t *testing.T, id, reason string) {
+	t.Helper()
+	var last Ran
+	if !servers.Eventually(func() bool { last = Run(t, w.env, "", "dead", "show", id, "-o", "json"); return last.Code == 0 }) {
+		t.Fatalf("%s is no dead letter: %+v", id, last)
+	}
+	if got := decode(t, last.Stdout)["reason"]; got != reason {
+		t.Errorf("%s is dead for the reason %v, not %s", id, got, reason)
+	}
 }
