@@ -17,6 +17,10 @@ import (
 // messages mean something else now.
 var errNewLife = errors.New("the consumer was deleted and made again")
 
+// errNarrowed says that another process, of another configuration, took subjects
+// of this one away from the consumer.
+var errNarrowed = errors.New("the consumer does not read all subjects any more")
+
 // life is one consumer from its creation to its deletion, of one stream's.
 type life struct {
 	stream, consumer time.Time // when they were created
@@ -69,11 +73,7 @@ func (r *streamReader) ensureConsumer(ctx context.Context, stream jetstream.Stre
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 		ReplayPolicy:  jetstream.ReplayInstantPolicy,
 	}
-	if len(r.filters) == 1 {
-		want.FilterSubject = r.filters[0] // servers before 2.10 know only this
-	} else {
-		want.FilterSubjects = r.filters
-	}
+	want.FilterSubject, want.FilterSubjects = asFilters(r.filters)
 	consumer, err := stream.Consumer(ctx, r.cfg.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		if floor := r.ackFloor.Load(); floor > 0 && stream.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy {
@@ -95,6 +95,12 @@ func (r *streamReader) ensureConsumer(ctx context.Context, stream jetstream.Stre
 	if have.AckPolicy != jetstream.AckExplicitPolicy {
 		return nil, fmt.Errorf("consumer %s on stream %s does not take explicit acknowledgements: delete it, or set another durable name (BRIDGE_NATS_INGEST_DURABLE)", r.cfg.Durable, r.stream)
 	}
+	passedOver := !coversAll(filtersOf(have), r.filters)
+	if r.life.source != "" {
+		// Other processes, of another configuration, may need what this one does
+		// not: only one that starts takes subjects away, or two would quarrel.
+		want.FilterSubject, want.FilterSubjects = asFilters(withoutCovered(append(filtersOf(have), r.filters...)))
+	}
 	if have.AckWait == want.AckWait && have.MaxAckPending == want.MaxAckPending && have.MaxDeliver == want.MaxDeliver &&
 		have.FilterSubject == want.FilterSubject && slices.Equal(have.FilterSubjects, want.FilterSubjects) && len(have.BackOff) == 0 {
 		return consumer.CachedInfo(), nil
@@ -102,11 +108,51 @@ func (r *streamReader) ensureConsumer(ctx context.Context, stream jetstream.Stre
 	update := have // where it starts cannot be changed, and the rest is left alone
 	update.AckWait, update.MaxAckPending, update.MaxDeliver, update.BackOff = want.AckWait, want.MaxAckPending, want.MaxDeliver, nil
 	update.FilterSubject, update.FilterSubjects = want.FilterSubject, want.FilterSubjects
+	if passedOver && stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy {
+		// A consumer never goes back to what it has passed over, and nobody else
+		// reads it. A new one does, and what others hold comes again with it,
+		// which the queue knows by its position.
+		if err := stream.DeleteConsumer(ctx, r.cfg.Durable); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return nil, fmt.Errorf("delete consumer %s on stream %s: %w", r.cfg.Durable, r.stream, err)
+		}
+		update.DeliverPolicy, update.OptStartSeq, update.OptStartTime = jetstream.DeliverAllPolicy, 0, nil
+		if consumer, err = stream.CreateConsumer(ctx, update); err != nil {
+			return nil, fmt.Errorf("create consumer %s on stream %s: %w", r.cfg.Durable, r.stream, err)
+		}
+		r.log.Info("the consumer was made anew, to read what it has passed over", zap.String("durable", r.cfg.Durable), zap.Strings("filters", filtersOf(update)))
+		return consumer.CachedInfo(), nil
+	}
 	if consumer, err = stream.UpdateConsumer(ctx, update); err != nil {
 		return nil, fmt.Errorf("update consumer %s on stream %s: %w", r.cfg.Durable, r.stream, err)
 	}
-	r.log.Info("the consumer was brought to our settings", zap.String("durable", r.cfg.Durable), zap.Strings("filters", r.filters))
+	r.log.Info("the consumer was brought to our settings", zap.String("durable", r.cfg.Durable), zap.Strings("filters", filtersOf(update)))
 	return consumer.CachedInfo(), nil
+}
+
+// asFilters returns a consumer's filters as its configuration has them.
+func asFilters(subjects []string) (one string, several []string) {
+	if len(subjects) == 1 {
+		return subjects[0], nil // servers before 2.10 know only this
+	}
+	return "", subjects
+}
+
+// filtersOf returns the subjects that a consumer delivers.
+func filtersOf(c jetstream.ConsumerConfig) []string {
+	switch {
+	case c.FilterSubject != "":
+		return []string{c.FilterSubject}
+	case len(c.FilterSubjects) > 0:
+		return slices.Clone(c.FilterSubjects)
+	}
+	return []string{">"}
+}
+
+// coversAll reports whether each of the patterns is covered by one of those.
+func coversAll(by, patterns []string) bool {
+	return !slices.ContainsFunc(patterns, func(p string) bool {
+		return !slices.ContainsFunc(by, func(b string) bool { return coversSubjects(b, p) })
+	})
 }
 
 // verify makes sure that the consumer is still the one that was attached to, so
@@ -120,15 +166,17 @@ func (r *streamReader) verify(ctx context.Context) error {
 		consumer, err := r.js.Consumer(api, r.stream, r.cfg.Durable)
 		cancel()
 		switch {
-		case err == nil && consumer.CachedInfo().Created.Equal(r.life.consumer):
+		case err == nil && !consumer.CachedInfo().Created.Equal(r.life.consumer):
+			return errNewLife
+		case err == nil && !coversAll(filtersOf(consumer.CachedInfo().Config), r.filters):
+			return errNarrowed
+		case err == nil:
 			if retry.tries >= loggedTry {
 				r.log.Info("the stream answers again")
 			}
 			r.life.reconnects, r.lastDelivery = reconnects, 0
 			r.note(consumer.CachedInfo())
 			return nil
-		case err == nil:
-			return errNewLife
 		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound), r.conn.IsClosed():
 			return fmt.Errorf("look up consumer %s on stream %s: %w", r.cfg.Durable, r.stream, err)
 		}

@@ -836,6 +836,49 @@ func TestNATSLeavesMessagesOfNewRoutesToNewProcesses(t *testing.T) {
 	}
 }
 
+// TestNATSReadsWhatAProcessOfAnotherConfigurationPassedOver takes a route away,
+// as a rollback does, and brings it back.
+func TestNATSReadsWhatAProcessOfAnotherConfigurationPassedOver(t *testing.T) {
+	t.Parallel()
+	const route = "nats://later -> nats://x delay=1h"
+	n := servers.NewNATS(t)
+	js := n.JetStream(t)
+	before := newMemory()
+	first := run(t, n, before, quickNATS(), route)
+	publish(t, js, natsMsg("later", "0"))
+	wantAll(t, before, 1)
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	narrow := newMemory()
+	run(t, n, narrow, quickNATS(), "")
+	eventually(t, "the consumer narrowed", func() bool {
+		c, err := js.Consumer(t.Context(), "BRIDGE_SCHEDULE", "bridge")
+		return err == nil && c.CachedInfo().Config.FilterSubject == "bridge.schedule"
+	})
+	for i := range 20 {
+		publish(t, js, natsMsg("later", strconv.Itoa(i)))
+	}
+	publish(t, js, good("0"))
+	wantAll(t, narrow, 1)
+
+	wide := newMemory()
+	run(t, n, wide, quickNATS(), route)
+	wantAll(t, wide, 20)
+	wantSettled(t, js, "BRIDGE_SCHEDULE")
+
+	// And again, while the other still runs, which notices it.
+	run(t, n, narrow, quickNATS(), "")
+	for i := 20; i < 40; i++ {
+		publish(t, js, natsMsg("later", strconv.Itoa(i)))
+	}
+	wantAll(t, wide, 40)
+	wantSettled(t, js, "BRIDGE_SCHEDULE")
+	if narrow.len() != 1 {
+		t.Errorf("the others stored %v", narrow.payloads())
+	}
+}
+
 func TestNATSTakesInMessagesLargerThanAPull(t *testing.T) {
 	n := servers.NewNATS(t)
 	js := n.JetStream(t)
