@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -22,6 +23,7 @@ func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*n
 	log = log.With(zap.String("use", use))
 	var said atomic.Value // the last failure that was logged
 	said.Store("")
+	var refused atomic.Bool // since the last connect
 	options := append(sinks.NATSOptions(log),
 		nats.Name("delaybridge "+use),
 		nats.Timeout(2*time.Second),
@@ -32,6 +34,7 @@ func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*n
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			said.Store("")
+			refused.Store(false)
 			log.Info("reconnected to NATS", zap.String("server", nc.ConnectedAddr()))
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -43,6 +46,9 @@ func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*n
 			if err != nil { // else it was closed on purpose
 				log.Warn("disconnected from NATS", zap.Error(err))
 			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			logNATSError(log, use, &refused, err)
 		}),
 		nats.ClosedHandler(func(nc *nats.Conn) {
 			if err := nc.LastError(); err != nil {
@@ -82,3 +88,26 @@ func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*n
 }
 
 const takesSeed = "takes an NKey seed, which begins with SU"
+
+// logNATSError logs what the server, or the client, reports out of the blue.
+// Nothing is said of single messages, which have their own outcome: what the sink
+// may not publish, and headers that cannot be read. But what the source may not
+// publish are acknowledgements, or its requests to JetStream: without them every
+// message comes again and again. refused is set once that was said.
+func logNATSError(log *zap.Logger, use string, refused *atomic.Bool, err error) {
+	switch {
+	case errors.Is(err, nats.ErrBadHeaderMsg):
+	case errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "for Publish to "):
+		if use == useIngest && !refused.Swap(true) {
+			log.Error("no permission to publish what taking messages in needs: allow $JS.API.> and $JS.ACK.>", zap.Error(err))
+		}
+	default:
+		log.Warn("NATS reports an error", zap.Error(err))
+	}
+}
+
+// The uses of a connection.
+const (
+	useIngest = "ingest"
+	useSink   = "sink"
+)

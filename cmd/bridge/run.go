@@ -120,7 +120,7 @@ func (s *Settings) newSinks(ctx context.Context, lost func(error), log *zap.Logg
 		}
 	}()
 	if s.NATS.URL != "" {
-		nc, err := connectNATS(s, "sink", log, lost)
+		nc, err := connectNATS(s, useSink, log, lost)
 		if err != nil {
 			return nil, nil, err
 		}

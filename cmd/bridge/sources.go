@@ -42,7 +42,7 @@ func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost
 		}
 	}
 	if s.NATS.URL != "" {
-		nc, err := connectNATS(s, "ingest", log, lost)
+		nc, err := connectNATS(s, useIngest, log, lost)
 		if err != nil {
 			return nil, nil, err
 		}
