@@ -45,6 +45,9 @@ type Grant struct {
 	// Buried counts what the claim itself made dead letters: corrupt records
 	// and messages that lost too many leases.
 	Buried int
+	// Abandoned are those of Buried that lost too many leases: they are settled,
+	// and only to be told of.
+	Abandoned []Claim
 	Err    error
 }
 

@@ -19,7 +19,8 @@
 --
 -- Returns  now in ms, wait in us until the next may be claimed (0 now, -1 there is none),
 --          lease end in ms, leases found run out, items buried, then id, record, failed,
---          lost: four for each claim, oldest lease first, then oldest due first
+--          lost: four for each claim, oldest lease first, then oldest due first; lost is
+--          negative for what was abandoned just now and is no claim
 -- Cost     O(limit * log N), N items waiting
 
 local now, past_ms = now_ms(ARGV[1])
@@ -53,6 +54,10 @@ if #expired > 0 then call('ZREM', KEYS[2], unpack(expired)) end
 if #due > 0 then call('ZREM', KEYS[1], unpack(due)) end
 
 local out, leases = {now, -1, lease_end, #expired, 0}, {}
+local function add(id, record, failed, lost)
+  local o = #out
+  out[o + 1], out[o + 2], out[o + 3], out[o + 4] = id, record, failed, lost
+end
 local function bury(id, record, marks, failed, lost)
   local reason, text = 'abandoned', 'its lease ran out ' .. lost .. ' times'
   if not record then
@@ -65,6 +70,7 @@ local function bury(id, record, marks, failed, lost)
   put_letter(KEYS[5], KEYS[6], KEYS[7], id, now, reason, failed, lost, text, record or '')
   if marks then tombstones(KEYS[8], KEYS[9]).put(now, tonumber(ARGV[7]), id, 'x ' .. marks) end
   out[5] = out[5] + 1
+  if marks then add(id, record, failed, -lost) end
 end
 local function take(ids, first, ran_out)
   if #ids == 0 then return end
@@ -80,8 +86,7 @@ local function take(ids, first, ran_out)
       if ran_out then call('HSET', KEYS[4], id, failed .. ' ' .. lost) end
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
-      local o = #out
-      out[o + 1], out[o + 2], out[o + 3], out[o + 4] = id, record, failed, lost
+      add(id, record, failed, lost)
     end
   end
 end

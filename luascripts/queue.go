@@ -432,6 +432,12 @@ func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []d
 			Message: m, Failed: int(number(i + 2)), LostLeases: int(number(i + 3)),
 			Lease: delaybridge.Lease{Lane: lane, Shard: shard, End: leaseEnd, Marks: marks},
 		}
+		if c.LostLeases < 0 { // buried already; one that cannot be read is of no use here
+			if c.LostLeases = -c.LostLeases; err == nil {
+				g.Abandoned = append(g.Abandoned, c)
+			}
+			continue
+		}
 		if err == nil && m.Target.Sink != lane {
 			err = fmt.Errorf("%w: target %q in lane %s", errCorrupt, m.Target, lane)
 		}

@@ -2,8 +2,11 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
+
+	"go.uber.org/zap"
 
 	"delaybridge"
 )
@@ -56,4 +59,26 @@ func (l *lane) storeCopies(ctx context.Context, burials []delaybridge.Burial) []
 		errs[of[n]] = result.Err
 	}
 	return errs
+}
+
+// abandoned tells of messages that the queue has given up, since their leases
+// ran out too often. They are dead letters already, so their copies are stored
+// once, if they can be.
+func (l *lane) abandoned(ctx context.Context, claims []delaybridge.Claim) {
+	if len(claims) == 0 {
+		return
+	}
+	burials := make([]delaybridge.Burial, len(claims))
+	for i, c := range claims {
+		burials[i] = delaybridge.Burial{
+			Claim: c, Reason: delaybridge.ReasonAbandoned, Failed: c.Failed,
+			Error: fmt.Sprintf("its lease ran out %d times", c.LostLeases),
+		}
+		l.reportBurial(burials[i])
+	}
+	for i, err := range l.storeCopies(ctx, burials) {
+		if err != nil {
+			l.log.Error("a dead letter has no copy at the dead target", zap.String("id", claims[i].ID), zap.Error(err))
+		}
+	}
 }

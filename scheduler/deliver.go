@@ -274,10 +274,12 @@ func (l *lane) giveUp(n int) {
 
 // report logs a dead letter.
 func (l *lane) report(o *outcome) {
-	if o.verdict != bury && o.verdict != expire {
-		return
+	if o.verdict == bury || o.verdict == expire {
+		l.reportBurial(burialOf(o))
 	}
-	b := burialOf(o)
+}
+
+func (l *lane) reportBurial(b delaybridge.Burial) {
 	l.log.Warn("dead letter", zap.String("id", b.Claim.ID), zap.Stringer("target", b.Claim.Target),
 		zap.String("reason", string(b.Reason)), zap.Int("attempts", b.Failed), zap.String("error", b.Error))
 }

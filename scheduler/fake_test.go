@@ -113,6 +113,11 @@ func (q *fakeQueue) Claim(_ context.Context, lane string, asks []delaybridge.Ask
 					delete(q.inflight[lane], id)
 					it.c.LostLeases++
 					g.LeasesExpired++
+					if it.c.LostLeases == 20 {
+						g.Buried++
+						g.Abandoned = append(g.Abandoned, it.c)
+						continue
+					}
 					it.at = now
 					q.due[lane][id] = it
 				}

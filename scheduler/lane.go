@@ -200,9 +200,10 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 			l.log.Warn("leases ran out: a process crashed or stalled, their messages are delivered again",
 				zap.Int("shard", g.Shard), zap.Int("count", g.LeasesExpired))
 		}
-		if g.Buried > 0 {
-			l.log.Error("dead letters: corrupt or abandoned messages", zap.Int("shard", g.Shard), zap.Int("count", g.Buried))
+		if corrupt := g.Buried - len(g.Abandoned); corrupt > 0 {
+			l.log.Error("dead letters: messages that cannot be read", zap.Int("shard", g.Shard), zap.Int("count", corrupt))
 		}
+		l.abandoned(ctx, g.Abandoned)
 		for i := range g.Claims {
 			if c := g.Claims[i]; c.Expired(g.Now) {
 				expired = append(expired, outcome{claim: c, until: now.Add(l.cfg.Lease), verdict: expire})

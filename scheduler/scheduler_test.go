@@ -189,6 +189,29 @@ func TestADeadLetterIsCopiedToTheDeadTargetOnce(t *testing.T) {
 	})
 }
 
+func TestAnAbandonedMessageIsCopiedToTheDeadTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue()
+		q.add("kafka", "orders", "a1", 0)
+		it := q.due["kafka"]["a1"]
+		delete(q.due["kafka"], "a1")
+		it.c.LostLeases, it.end = 19, time.Now()
+		q.inflight["kafka"]["a1"] = it
+		var published []string
+		stop := start(t, q, func(ctx context.Context, batch []delaybridge.Claim) []error {
+			for _, c := range batch {
+				published = append(published, c.ID+" to "+c.Target.String()+" "+string(c.Headers[0].Value))
+			}
+			return answer(nil)(ctx, batch)
+		}, func(c *Config) { c.DeadTarget = delaybridge.Target{Sink: "nats", Name: "dead"} })
+		time.Sleep(time.Minute)
+		ok(t, stop)
+		if want := "dead:a1 to nats://dead abandoned: kafka://orders: its lease ran out 20 times"; len(published) != 1 || published[0] != want {
+			t.Errorf("published %q, want %q", published, want)
+		}
+	})
+}
+
 func TestABrokerThatIsDownHoldsUpItsOwnLaneOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue()
