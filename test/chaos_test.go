@@ -56,7 +56,7 @@ func TestChaos(t *testing.T) {
 	bridges := newFleet(t, 3, w.env)
 	// Crashes come close together, and then leave time for a group of consumers
 	// to work: it waits 10 s for a member that was killed.
-	f.every(time.Second, 16*time.Second, func(random *rand.Rand) {
+	f.every(time.Second, 10*time.Second, func(random *rand.Rand) {
 		for range 1 + random.IntN(3) {
 			f.count(bridges.ships[random.IntN(len(bridges.ships))].crash(ctx, random))
 		}
