@@ -48,7 +48,7 @@ type Grant struct {
 	// Abandoned are those of Buried that lost too many leases: they are settled,
 	// and only to be told of.
 	Abandoned []Claim
-	Err    error
+	Err       error
 }
 
 // Retry puts a claim back to be tried again.

@@ -48,6 +48,9 @@ type DecoderConfig struct {
 	// RejectTarget is where refused messages are sent; zero makes them dead
 	// letters. Default: zero.
 	RejectTarget delaybridge.Target
+	// DeadTarget is told of each refused message that becomes a dead letter by a
+	// message of its own. Default: none.
+	DeadTarget delaybridge.Target
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 }
@@ -129,6 +132,9 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 		if d.IsSource(r.Target) {
 			return nil, &delaybridge.FieldError{Code: "invalid_route", Field: routesField, Value: r.Source.String() + " -> " + r.Target.String(), Reason: "the target is one of the bridge's own sources: its messages would come back"}
 		}
+	}
+	if d.IsSource(cfg.DeadTarget) {
+		return nil, &delaybridge.FieldError{Code: "invalid_target", Field: "BRIDGE_DEAD_TARGET", Value: cfg.DeadTarget.String(), Reason: "is one of the bridge's own sources: dead letters would come back"}
 	}
 	if d.IsSource(cfg.RejectTarget) {
 		return nil, &delaybridge.FieldError{Code: "invalid_target", Field: "BRIDGE_REJECT_TARGET", Value: cfg.RejectTarget.String(), Reason: "is one of the bridge's own sources: refused messages would come back"}

@@ -156,8 +156,15 @@ const loggedTry = 2
 // the others with one of their errors.
 func (h *Handler) store(ctx context.Context, source string, records []Record, requests []delaybridge.Request, left []int, stored []bool) ([]int, error) {
 	batch := make([]delaybridge.Request, len(left))
+	copyOf := map[int]int{} // of a request in batch: where the copy of its dead letter is
 	for i, n := range left {
 		batch[i] = requests[n]
+	}
+	for i, n := range left {
+		if c, ok := h.cfg.Decoder.deadCopy(records[n], &batch[i]); ok {
+			copyOf[i] = len(batch)
+			batch = append(batch, c)
+		}
 	}
 	results := h.cfg.Queue.Store(ctx, batch)
 	delaybridge.Failpoint("stored")
@@ -169,6 +176,9 @@ func (h *Handler) store(ctx context.Context, source string, records []Record, re
 		last   error
 	)
 	for i, n := range left {
+		if c, ok := copyOf[i]; ok && results[i].Err == nil {
+			results[i].Err = results[c].Err
+		}
 		if err := results[i].Err; err != nil {
 			if errors.Is(err, delaybridge.ErrInvalid) {
 				// Trying it again as it is would block the ones behind it for ever.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -133,6 +134,39 @@ func TestHandleCountsWhatGoesToTheRejectTargetAsRejected(t *testing.T) {
 
 // Ten minutes of an unwell queue: nothing is lost, nothing is stored twice, the
 // loop neither spins nor gives up, and the log has two lines.
+func TestHandleCopiesRejectedDeadLettersToTheDeadTarget(t *testing.T) {
+	copies := 0
+	q := &fakeQueue{store: func(r delaybridge.Request) delaybridge.Result {
+		if r.Op == delaybridge.OpSchedule {
+			if copies++; copies == 1 {
+				return delaybridge.Result{Err: errors.New("away")} // the letter alone is not enough
+			}
+		}
+		return delaybridge.Result{Outcome: delaybridge.Rejected}
+	}}
+	h := newHandler(t, q, func(c *ingest.Config) {
+		c.RetryMin = time.Millisecond
+		c.Decoder = newDecoder(t, func(c *ingest.DecoderConfig) {
+			c.DeadTarget = delaybridge.Target{Sink: "nats", Name: "dead"}
+		})
+	})
+	bad := records(1)
+	bad[0].Headers[1].Value = []byte("5")
+	if stored := h.Handle(t.Context(), "nats:S", bad); !stored[0] {
+		t.Fatal("not stored")
+	}
+	if len(q.requests) != 3 || copies != 2 {
+		t.Fatalf("%d requests stored, %d copies tried", len(q.requests), copies)
+	}
+	m := q.requests[2].Message
+	if m.ID != "dead:rejected:nats:S:1" || m.Target.Name != "dead" || string(m.Payload) != "0" || m.Position.Source != delaybridge.DeadCopySource {
+		t.Errorf("the copy is %+v", m)
+	}
+	if m.Headers[0].Name != "Bridge-Error" || !strings.HasPrefix(string(m.Headers[0].Value), "rejected: invalid_") {
+		t.Errorf("headers %q", m.Headers)
+	}
+}
+
 func TestHandleOutlastsTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)

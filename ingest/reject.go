@@ -54,6 +54,21 @@ func (d *Decoder) Reject(rec Record, err error) delaybridge.Request {
 	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m, Error: text, FromAPI: rec.FromAPI}
 }
 
+// deadCopy returns the message that tells the dead target of a refused record
+// which becomes a dead letter, as a reject target would have been told.
+func (d *Decoder) deadCopy(rec Record, r *delaybridge.Request) (delaybridge.Request, bool) {
+	if r.Op != delaybridge.OpReject || d.cfg.DeadTarget == (delaybridge.Target{}) {
+		return delaybridge.Request{}, false
+	}
+	m := r.Message
+	m.ID = delaybridge.DeadCopyPrefix + m.ID
+	m.Position = delaybridge.Position{Source: delaybridge.DeadCopySource, Offset: m.Position.Offset}
+	m.Target = d.cfg.DeadTarget
+	m.Due = notBefore1970(d.cfg.Now().Truncate(1e6).UTC())
+	m.Headers = rejectedHeaders(rec.Headers, delaybridge.ErrorText(string(delaybridge.ReasonRejected)+": "+r.Error))
+	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m}, true
+}
+
 // rejectedHeaders returns the headers of a message to the reject target.
 func rejectedHeaders(headers []delaybridge.Header, errText string) []delaybridge.Header {
 	out := []delaybridge.Header{{Name: headerError, Value: []byte(errText)}}

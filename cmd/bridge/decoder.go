@@ -30,6 +30,9 @@ func (s *Settings) decoderConfig() (ingest.DecoderConfig, error) {
 	if c.RejectTarget, err = optionalTarget("REJECT_TARGET", s.RejectTarget); err != nil {
 		return c, err
 	}
+	if c.DeadTarget, err = optionalTarget("DEAD_TARGET", s.DeadTarget); err != nil {
+		return c, err
+	}
 	return c, nil
 }
 
@@ -42,13 +45,6 @@ func (s *Settings) newDecoder() (*ingest.Decoder, error) {
 	d, err := ingest.NewDecoder(c)
 	if err != nil {
 		return nil, fieldSetting(err)
-	}
-	dead, err := optionalTarget("DEAD_TARGET", s.DeadTarget)
-	if err != nil {
-		return nil, err
-	}
-	if d.IsSource(dead) {
-		return nil, *wrong("DEAD_TARGET", s.DeadTarget, "is one of the bridge's own sources: dead letters would come back")
 	}
 	return d, nil
 }
