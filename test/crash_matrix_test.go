@@ -34,6 +34,8 @@ type crash struct {
 	again bool
 	// dying has messages in each wave that become dead letters, with copies.
 	dying bool
+	// attempts is after how many they do: 1 unless it is set.
+	attempts int
 	// apart has another process deliver, which lives on.
 	apart bool
 }
@@ -62,6 +64,12 @@ var burialCrashes = []crash{
 	{about: "to be buried, and the dead target not told", point: "burying", most: 2, dying: true},
 	{about: "the dead target's copy is stored, and nothing is buried: it is not stored twice", point: "copied", most: 2, dying: true},
 	{about: "buried: the letter is there once", point: "buried", most: 2, dying: true},
+}
+
+// A message that is put off dies later: a crash is no attempt, and uses none up.
+var retryCrashes = []crash{
+	{about: "about to put off what has failed, or to bury it", point: "settling", most: 2, dying: true, attempts: 3},
+	{about: "put off, or buried", point: "settled", most: 2, dying: true, attempts: 3},
 }
 
 // crossing is a way through the bridge.
@@ -95,6 +103,7 @@ func TestCrashMatrix(t *testing.T) {
 	add(schedulerCrashes, crossing{"nats", "nats"}, crossing{"nats", "kafka"})
 	add(schedulerCrashes[2:4], crossing{"kafka", "nats"})
 	add(burialCrashes, crossing{"nats", "nats"}, crossing{"nats", "kafka"})
+	add(retryCrashes, crossing{"nats", "nats"}, crossing{"nats", "kafka"})
 	rows = slices.DeleteFunc(rows, func(r row) bool {
 		// A produce request is written at one go: there is no step between.
 		return r.point == "sent" && r.to == "kafka"
@@ -109,7 +118,7 @@ func TestCrashMatrix(t *testing.T) {
 	for range side {
 		workers.Go(func() {
 			for r := range queue {
-				t.Run(fmt.Sprintf("%s:%d %s", r.point, r.n, r.crossing), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s:%d %s %s", r.point, r.n, r.crossing, r.about), func(t *testing.T) {
 					newCrashWorld(t, r.crossing).run(t, r.crash, r.n)
 				})
 			}
@@ -210,7 +219,7 @@ func (w *crashWorld) send(t *testing.T, dying bool) {
 func (w *crashWorld) run(t *testing.T, c crash, n int) {
 	env := w.env
 	if c.dying {
-		env = env.With(Env{"MAX_ATTEMPTS": "1", "DEAD_TARGET": w.target.target("dead")})
+		env = env.With(Env{"MAX_ATTEMPTS": strconv.Itoa(max(1, c.attempts)), "DEAD_TARGET": w.target.target("dead")})
 	}
 	victim := env
 	if c.apart {
@@ -408,7 +417,7 @@ func (w *crashWorld) check(t *testing.T, c crash) {
 	}
 	for _, id := range dying {
 		r := Run(t, w.env, "", "dead", "show", id, "-o", "json")
-		if r.Code != 0 || decode(t, r.Stdout)["reason"] != "attempts" {
+		if r.Code != 0 || decode(t, r.Stdout)["reason"] != "attempts" || decode(t, r.Stdout)["attempts"] != float64(max(1, c.attempts)) {
 			t.Errorf("%s: %+v", id, r)
 		}
 	}
