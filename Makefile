@@ -8,6 +8,14 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
+# What has dependencies that the bridge is not to have is a module of its own.
+MODULES = test/cloudevents
+# run_tests tests everything with the flags $(1), the other modules unless
+# PACKAGES names some packages only, and fails if any of it did.
+run_tests = { failed=0; $(GO) test -json -count=1 $(1) $(PACKAGES) || failed=1; \
+	if [ "$(PACKAGES)" = ./... ]; then for m in $(MODULES); do (cd $$m && $(GO) test -json -count=1 $(1) ./...) || failed=1; done; fi; \
+	exit $$failed; }
+
 .PHONY: help
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -22,11 +30,11 @@ dev: ## run everything in one process, with nothing installed
 
 .PHONY: test
 test: redis ## run every test; the last line counts what passed, failed and was skipped
-	@$(GO) test -json -count=1 -timeout 10m $(PACKAGES) | $(GO) run ./test/count
+	@$(call run_tests,-timeout 10m) | $(GO) run ./test/count
 
 .PHONY: race
 race: redis ## run every test under the race detector
-	@$(GO) test -json -count=1 -race -timeout 15m $(PACKAGES) | $(GO) run ./test/count
+	@$(call run_tests,-race -timeout 15m) | $(GO) run ./test/count
 
 .PHONY: fuzz
 fuzz: ## run every fuzz test for FUZZTIME (10s)
@@ -41,8 +49,7 @@ bench: redis ## run every benchmark
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, go mod verify
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
-	$(GO) vet ./...
-	$(GO) run $(STATICCHECK) ./...
+	@for m in . $(MODULES); do (set -x; cd $$m && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...) || exit 1; done
 	$(GO) mod verify
 
 .PHONY: fmt
@@ -57,6 +64,12 @@ redis: ## install redis-server, which the tests need, where it is missing
 	else echo "The tests need redis-server 7 or later: sudo apt-get install redis-server, then run this again."; exit 1; fi; \
 	echo "Installing redis-server from the distribution's packages."; \
 	$$as_root apt-get update -q >/dev/null && $$as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -yq --no-install-recommends redis-server >/dev/null
+
+.PHONY: kafka
+kafka: ## fetch Apache Kafka for the tests, from Maven's registry, and start it once
+	@for tool in java mvn; do if ! command -v $$tool >/dev/null; then \
+		echo "There is no $$tool, so Apache Kafka is not fetched. Where it is not there yet, the tests use an in-process broker (kfake) and say so."; exit 0; fi; done; \
+	BRIDGE_TEST_KAFKA=real $(GO) test -count=1 -run '^TestKafka$$/^NewKafka' ./test/servers
 
 .PHONY: clean
 clean: ## remove what was built

@@ -110,7 +110,7 @@ func (w *world) pass(t *testing.T, e event.Event, mode binding.Encoding, from, t
 		w.sendNATS(ctx, t, e, target)
 	}
 	m := receive(ctx)
-	if early := sent.Add(delay).Sub(time.Now()); early > 0 {
+	if early := time.Until(sent.Add(delay)); early > 0 {
 		t.Errorf("it arrived %v early", early)
 	}
 	if m.ReadEncoding() != mode {

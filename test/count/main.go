@@ -3,7 +3,8 @@
 //
 //	go test -json ./... | go run ./test/count
 //
-// A test that has subtests does not count beside them. A package that fails
+// Tests that ran on the in-process broker because Apache Kafka is not to be had
+// are named before that. A test that has subtests does not count beside them. A package that fails
 // without a failed test (it does not build, it panicked, it ran out of time)
 // counts as one failure. It exits with 1 when anything failed.
 package main
@@ -120,11 +121,15 @@ func (c *counter) take(e event) {
 // close prints the lists and the closing line.
 func (c *counter) close() (failed bool) {
 	var passed, failures int
-	var skips, fails []string
+	var skips, fails, onKfake []string
+	because := ""
 	failedTests := map[string]bool{} // by package
 	for _, r := range c.order {
 		if r.test == "" {
 			continue
+		}
+		if why, ok := kfake(r.output); ok {
+			onKfake, because = append(onKfake, r.pkg+" "+r.test), why
 		}
 		bad := r.outcome == "fail" || r.outcome == ""
 		if bad {
@@ -148,6 +153,13 @@ func (c *counter) close() (failed bool) {
 			fmt.Fprint(c.out, strings.Join(r.output, ""))
 		}
 	}
+	if len(onKfake) > 0 {
+		fmt.Fprintf(c.out, "WARNING: not on Apache Kafka but on the in-process broker (kfake), because %s:\n", because)
+		slices.Sort(onKfake)
+		for _, name := range onKfake {
+			fmt.Fprintln(c.out, "on kfake: "+name)
+		}
+	}
 	slices.Sort(skips)
 	for _, s := range skips {
 		fmt.Fprintln(c.out, "skipped: "+s)
@@ -163,6 +175,16 @@ func (c *counter) childFailed(parent *result) bool {
 	return slices.ContainsFunc(c.order, func(r *result) bool {
 		return r.pkg == parent.pkg && strings.HasPrefix(r.test, parent.test+"/") && (r.outcome == "fail" || r.outcome == "")
 	})
+}
+
+// kfake looks for a test's word that it ran on the in-process broker, and why.
+func kfake(output []string) (because string, ok bool) {
+	for _, line := range output {
+		if _, because, ok = strings.Cut(line, "Kafka: using the in-process broker (kfake), because "); ok {
+			return strings.TrimSpace(because), true
+		}
+	}
+	return "", false
 }
 
 // reason returns what a skipped test said.

@@ -29,6 +29,12 @@ func TestCount(t *testing.T) {
 {"Action":"skip","Package":"p","Test":"TestA"}
 {"Action":"pass","Package":"p"}`,
 			[]string{"skipped: p TestA: there is no Java", "0 passed, 0 failed, 1 skipped"}, false},
+		{"a test on the in-process broker is named with the reason",
+			`{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: Kafka: using the in-process broker (kfake), because there is no Java\n"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}`,
+			[]string{"WARNING: not on Apache Kafka but on the in-process broker (kfake), because there is no Java:", "on kfake: p TestA", "1 passed, 0 failed, 0 skipped"}, false},
 		{"a failed subtest counts once and shows what it said",
 			`{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"run","Package":"p","Test":"TestA/one"}

@@ -42,6 +42,7 @@ func NewKafka(t testing.TB, properties ...string) *Kafka {
 	t.Helper()
 	jars, ok := kafkaJars(t)
 	if !ok {
+		logKfake(t)
 		return newFakeKafka(t, fakeOptions(t, properties)...)
 	}
 	dir, err := os.MkdirTemp("", "kafka")
@@ -79,10 +80,13 @@ func SharedKafka(t testing.TB) *Kafka {
 	t.Helper()
 	shared.Lock()
 	defer shared.Unlock()
+	jars, ok := kafkaJars(t)
+	if !ok {
+		logKfake(t)
+	}
 	if shared.kafka != nil {
 		return shared.kafka
 	}
-	jars, ok := kafkaJars(t)
 	if !ok {
 		shared.kafka = startFakeKafka(t, fakeOptions(t, nil)...)
 		return shared.kafka

@@ -228,13 +228,22 @@ func kafkaJars(t testing.TB) (string, bool) {
 			jars.dir, jars.err = fetchKafka()
 		}
 		if jars.err != nil && os.Getenv(KafkaEnv) != "real" {
-			_, _ = fmt.Fprintf(os.Stderr, "Kafka: using the in-process broker (kfake), because %v\n", jars.err)
+			_, _ = fmt.Fprintln(os.Stderr, usingKfake, jars.err)
 		}
 	})
 	if jars.err != nil && os.Getenv(KafkaEnv) == "real" {
 		t.Fatalf("%s=real, and Apache Kafka cannot be had: %v", KafkaEnv, jars.err)
 	}
 	return jars.dir, jars.err == nil
+}
+
+// usingKfake is what stands before the reason. "make test" collects these lines.
+const usingKfake = "Kafka: using the in-process broker (kfake), because"
+
+// logKfake has a test say that it does not run on Apache Kafka.
+func logKfake(t testing.TB) {
+	t.Helper()
+	t.Logf("%s %v", usingKfake, jars.err)
 }
 
 // fetchKafka has Maven copy Apache Kafka's jars into the user's cache, unless
