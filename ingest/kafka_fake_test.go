@@ -198,6 +198,10 @@ func TestKafkaReadsOffsetsThatAreGivenAgain(t *testing.T) {
 	t.Parallel()
 	k := servers.NewKfake(t)
 	topic := k.Topic(t, 1)
+	f := k.Fake()
+	if err := f.MoveTopicPartition(topic, 0, 0); err != nil { // its epoch is not the first
+		t.Fatal(err)
+	}
 	c := k.Client(t)
 	produceN(t, c, topic, 0, 0, 10)
 	q := newKafkaQueue()
@@ -205,19 +209,24 @@ func TestKafkaReadsOffsetsThatAreGivenAgain(t *testing.T) {
 	q.awaitCount(t, 10)
 	awaitCommitted(t, k, topic, topic, 0, 10)
 
-	// kfake cannot lose anything, so it is made to say so.
-	f := k.Fake()
+	// kfake cannot lose anything, so it is made to say so. A leader that has moved
+	// comes first, as it does then.
+	says := []int16{kerr.NotLeaderForPartition.Code, kerr.OffsetOutOfRange.Code}
 	var fetched atomic.Int64
 	f.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		req := r.(*kmsg.FetchRequest)
-		if fetched.Add(1) > 1 {
+		n := int(fetched.Add(1))
+		if n > len(says) {
 			return nil, nil, false
+		}
+		if n < len(says) {
+			f.KeepControl()
 		}
 		resp := req.ResponseKind().(*kmsg.FetchResponse)
 		rt := kmsg.NewFetchResponseTopic()
 		rt.Topic, rt.TopicID = req.Topics[0].Topic, req.Topics[0].TopicID
 		rp := kmsg.NewFetchResponseTopicPartition()
-		rp.ErrorCode = kerr.OffsetOutOfRange.Code
+		rp.ErrorCode = says[n-1]
 		rt.Partitions = append(rt.Partitions, rp)
 		resp.Topics = append(resp.Topics, rt)
 		return resp, nil, true

@@ -345,7 +345,7 @@ func (g *generation) fetch(leader int32, parts []*partition) func(context.Contex
 		for i := range res.parts {
 			part := &res.parts[i]
 			tp := topicPartition{part.topic, part.partition}
-			f := fetched{p: byName[tp], err: part.err, high: part.highWatermark}
+			f := fetched{p: byName[tp], err: part.err, high: part.highWatermark, epoch: -1}
 			if f.err == nil {
 				r := batchReader{from: part.offset, aborted: part.aborted, floor: floors[tp]}
 				f.records, f.err = r.read(part.batches)
