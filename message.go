@@ -165,14 +165,6 @@ const (
 // Reasons lists every reason, in the order in which they are shown.
 var Reasons = []Reason{ReasonRejected, ReasonPermanent, ReasonAttempts, ReasonExpired, ReasonAbandoned, ReasonCorrupt}
 
-// A copy of a dead letter for the dead target is a message of its own: its id is
-// that of the letter behind DeadCopyPrefix, and its position is of DeadCopySource,
-// by which it is known, since a copy that dies has no copy itself.
-const (
-	DeadCopyPrefix = "dead:"
-	DeadCopySource = "dead"
-)
-
 // DeadLetter is a message that was given up.
 type DeadLetter struct {
 	Message

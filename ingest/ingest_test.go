@@ -159,7 +159,7 @@ func TestHandleCopiesRejectedDeadLettersToTheDeadTarget(t *testing.T) {
 		t.Fatalf("%d requests stored, %d copies tried", len(q.requests), copies)
 	}
 	m := q.requests[2].Message
-	if m.ID != "dead:rejected:nats:S:1" || m.Target.Name != "dead" || string(m.Payload) != "0" || m.Position.Source != delaybridge.DeadCopySource {
+	if m.ID != "dead:rejected:nats:S:1" || m.Target.Name != "dead" || string(m.Payload) != "0" || !delaybridge.IsDeadCopy(&m, m.Target) {
 		t.Errorf("the copy is %+v", m)
 	}
 	if m.Headers[0].Name != "Bridge-Error" || !strings.HasPrefix(string(m.Headers[0].Value), "rejected: invalid_") {

@@ -61,8 +61,7 @@ func (d *Decoder) deadCopy(rec Record, r *delaybridge.Request) (delaybridge.Requ
 		return delaybridge.Request{}, false
 	}
 	m := r.Message
-	m.ID = delaybridge.DeadCopyPrefix + m.ID
-	m.Position = delaybridge.Position{Source: delaybridge.DeadCopySource, Offset: m.Position.Offset}
+	m.ID, m.Position = delaybridge.DeadCopyID(m.ID), delaybridge.DeadCopyPosition(m.Position)
 	m.Target = d.cfg.DeadTarget
 	m.Due = notBefore1970(d.cfg.Now().Truncate(1e6).UTC())
 	m.Headers = rejectedHeaders(rec.Headers, delaybridge.ErrorText(string(delaybridge.ReasonRejected)+": "+r.Error))

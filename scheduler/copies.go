@@ -11,15 +11,11 @@ import (
 	"delaybridge"
 )
 
-// copySource begins the source of a copy's position, which is the position of
-// what has died in another name; it also tells a copy from anything else.
-const copySource = "dead:"
-
 // copyOf returns the message that tells the dead target of a burial: due now,
 // under an id of its own, everything else as it was. The burial of a copy has
 // none, or an unreachable dead target would fill itself for ever.
 func (l *lane) copyOf(b delaybridge.Burial) (delaybridge.Request, bool) {
-	if l.cfg.DeadTarget == (delaybridge.Target{}) || strings.HasPrefix(b.Claim.Position.Source, copySource) {
+	if l.cfg.DeadTarget == (delaybridge.Target{}) || delaybridge.IsDeadCopy(&b.Claim.Message, l.cfg.DeadTarget) {
 		return delaybridge.Request{}, false
 	}
 	m := b.Claim.Message
@@ -30,10 +26,10 @@ func (l *lane) copyOf(b delaybridge.Burial) (delaybridge.Request, bool) {
 			headers = append(headers, h)
 		}
 	}
-	m.ID, m.Target, m.Headers = "dead:"+m.ID, l.cfg.DeadTarget, headers
+	m.ID, m.Target, m.Headers = delaybridge.DeadCopyID(m.ID), l.cfg.DeadTarget, headers
 	// The same however often this death is gone through, so that a crash in the
 	// middle of it makes no second copy. A schedule has its own, and so has a replay.
-	m.Position.Source = copySource + m.Position.Source
+	m.Position = delaybridge.DeadCopyPosition(m.Position)
 	m.Due, m.ExpiresAfter = time.Now().Truncate(time.Millisecond), 0
 	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m}, true
 }
