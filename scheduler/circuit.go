@@ -8,6 +8,7 @@ import "time"
 type circuit struct {
 	failures int // in a row; 0: closed
 	probeAt  time.Time
+	probing  bool // the one message is on its way
 }
 
 // open notes a publish that found no connection, and reports whether the circuit
@@ -17,9 +18,13 @@ func (c *circuit) open(now time.Time) (opened bool) {
 		return false
 	}
 	c.failures++
-	c.probeAt = now.Add(probeAfter(c.failures))
+	c.probeAt, c.probing = now.Add(probeAfter(c.failures)), false
 	return c.failures == 1
 }
+
+// claimed notes that messages were claimed: behind an open circuit it is the one
+// that is let through.
+func (c *circuit) claimed() { c.probing = c.failures > 0 }
 
 // close notes that the broker was reached, and reports whether the circuit was
 // open before.

@@ -88,7 +88,9 @@ func (l *lane) note(out []outcome) {
 		switch {
 		case class == delaybridge.ClassUnavailable:
 			unreached = out[i].err
-		case answered:
+		case answered, l.circuit.probing:
+			// What was let through and sent has found the broker, also where its
+			// subject does not answer: that must not hold up all others.
 			reached = true
 		}
 	}
@@ -188,10 +190,7 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 		case giveBack:
 			releases, byRelease = append(releases, o.claim), append(byRelease, i)
 		case postpone:
-			c := o.claim
-			// Whole seconds, so that they are claimed together again.
-			c.Due = time.Now().Add(time.Second + rand.N(postponeFor)).Truncate(time.Second)
-			releases, byRelease = append(releases, c), append(byRelease, i)
+			releases, byRelease = append(releases, l.postponed(o.claim)), append(byRelease, i)
 		case tryAgain:
 			retries = append(retries, delaybridge.Retry{
 				Claim: o.claim, After: o.after, Error: o.err.Error(),
@@ -238,6 +237,17 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 	delaybridge.Failpoint("settled")
 	l.giveUp(len(all) - len(again))
 	return again
+}
+
+// postponed returns the claim due a little later. It goes by the queue's clock at
+// the claim, which the lease tells: this host's may be far from it.
+func (l *lane) postponed(c delaybridge.Claim) delaybridge.Claim {
+	claimed := time.UnixMilli(c.Lease.End).Add(-l.cfg.Lease)
+	// Whole seconds, so that they are claimed together again.
+	if at := claimed.Add(time.Second + rand.N(postponeFor)).Truncate(time.Second); at.After(c.Due) {
+		c.Due = at
+	}
+	return c
 }
 
 // bury carries out burials whose copies are stored, and returns one error each.

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -23,7 +24,8 @@ type fakeQueue struct {
 	wakeUps  []func(string, int)
 
 	claims, peeks int
-	broken        error // what every call fails with
+	broken        error         // what every call fails with
+	brokenShard   map[int]error // what a claim from a shard fails with
 	brokenSettle  error
 	brokenWatch   error
 	deaf          bool // schedules wake nobody
@@ -106,8 +108,8 @@ func (q *fakeQueue) Claim(_ context.Context, lane string, asks []delaybridge.Ask
 	now := time.Now()
 	out := make([]delaybridge.Grant, len(asks))
 	for i, a := range asks {
-		g := delaybridge.Grant{Shard: a.Shard, Now: now, Err: q.broken}
-		if q.broken == nil {
+		g := delaybridge.Grant{Shard: a.Shard, Now: now, Err: cmp.Or(q.broken, q.brokenShard[a.Shard])}
+		if g.Err == nil {
 			for id, it := range q.inflight[lane] {
 				if it.c.Lease.Shard == a.Shard && !it.end.After(now) {
 					delete(q.inflight[lane], id)

@@ -34,7 +34,7 @@ type lane struct {
 	next     []time.Time // when to claim from each shard; zero: not until a peek or wake-up says
 	nextPeek time.Time
 	peeks    int
-	failures int // of the queue, in a row
+	failures map[int]int // of the queue, in a row, by shard; what answers has none
 }
 
 func newLane(name string, cfg *Config, queue Queue, sink delaybridge.Sink) *lane {
@@ -42,7 +42,7 @@ func newLane(name string, cfg *Config, queue Queue, sink delaybridge.Sink) *lane
 	return &lane{
 		name: name, cfg: cfg, queue: queue, sink: sink, log: cfg.Log.With(zap.String("sink", name)),
 		outcomes: make(chan []outcome, 64), signal: make(chan struct{}, 1),
-		woken: make([]bool, n), next: make([]time.Time, n), targets: targets{},
+		woken: make([]bool, n), next: make([]time.Time, n), targets: targets{}, failures: map[int]int{},
 	}
 }
 
@@ -136,8 +136,8 @@ func (l *lane) peekIfTime(ctx context.Context) {
 	const leasesEach = 4
 	waits, err := l.queue.Peek(ctx, l.name, l.peeks%leasesEach == 0)
 	l.peeks++
-	if l.failed(err) {
-		l.nextPeek = now.Add(min(probeAfter(l.failures), l.cfg.PollMax))
+	if n := l.failed(allShards, err); n > 0 {
+		l.nextPeek = now.Add(min(probeAfter(n), l.cfg.PollMax))
 		return
 	}
 	// Not all processes at the same moment.
@@ -188,8 +188,8 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 	var claims []delaybridge.Claim
 	var expired []outcome
 	for _, g := range l.queue.Claim(ctx, l.name, asks) {
-		if l.failed(g.Err) {
-			l.next[g.Shard] = now.Add(probeAfter(l.failures))
+		if n := l.failed(g.Shard, g.Err); n > 0 {
+			l.next[g.Shard] = now.Add(probeAfter(n))
 			continue
 		}
 		l.next[g.Shard] = time.Time{}
@@ -217,6 +217,9 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 	}
 	l.mu.Lock()
 	l.held += len(claims) + len(expired)
+	if len(claims) > 0 {
+		l.circuit.claimed()
+	}
 	l.mu.Unlock()
 	if len(expired) > 0 {
 		l.outcomes <- expired
@@ -230,20 +233,25 @@ func (l *lane) free(now time.Time) int {
 	return l.cfg.MaxInflight - l.held + min(l.targets.stuck(now), l.cfg.MaxInflight)
 }
 
-// failed counts the queue's failures in a row and logs where they begin and end.
-func (l *lane) failed(err error) bool {
-	if err == nil {
-		if l.failures > 0 {
-			l.log.Info("queue answers again", zap.Int("failures", l.failures))
+// allShards stands for a look at all shards where a shard is asked for.
+const allShards = -1
+
+// failed returns how often in a row the queue has failed for a shard, 0 if it has
+// not now. It logs where the first trouble begins and where the last one ends:
+// one shard may be away, or refuse to write, while others answer.
+func (l *lane) failed(shard int, err error) int {
+	if err != nil {
+		if l.failures[shard]++; len(l.failures) == 1 && l.failures[shard] == 1 {
+			l.log.Warn("queue does not answer, trying on", zap.Error(err))
 		}
-		l.failures = 0
-		return false
+		return l.failures[shard]
 	}
-	l.failures++
-	if l.failures == 1 {
-		l.log.Warn("queue does not answer, trying on", zap.Error(err))
+	if l.failures[shard] > 0 {
+		if delete(l.failures, shard); len(l.failures) == 0 {
+			l.log.Info("queue answers again")
+		}
 	}
-	return true
+	return 0
 }
 
 // idleFor is how long there is nothing to do unless a signal comes.

@@ -79,6 +79,7 @@ func (s *Scheduler) watch(ctx context.Context) {
 func (s *Scheduler) sweep(ctx context.Context) {
 	const round = time.Minute
 	shards := s.queue.Shards()
+	failed := false
 	for shard := 0; sleep(ctx, round/time.Duration(shards)); shard = (shard + 1) % shards {
 		log := s.cfg.Log.With(zap.Int("shard", shard))
 		wiped, err := s.queue.Wiped(ctx)
@@ -97,9 +98,10 @@ func (s *Scheduler) sweep(ctx context.Context) {
 				log.Error("messages had fallen out of the queue's index and are due again", zap.Int("count", repaired))
 			}
 		}
-		if err != nil && ctx.Err() == nil {
-			log.Debug("sweep failed, the next round will do", zap.Error(err))
+		if err != nil && !failed && ctx.Err() == nil {
+			log.Warn("cannot look after the queue, trying on", zap.Error(err))
 		}
+		failed = err != nil
 	}
 }
 

@@ -10,6 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"delaybridge"
 )
 
@@ -284,6 +287,87 @@ func TestATargetThatDoesNotAnswerDoesNotStarveOthers(t *testing.T) {
 			t.Error("nothing went to the target that does not answer")
 		}
 		ok(t, stop)
+	})
+}
+
+// The broker comes back, and what it is tried with first is for a subject that
+// nobody confirms.
+func TestAProbeThatIsNotConfirmedHoldsUpNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue()
+		var up atomic.Bool
+		stop := start(t, q, func(ctx context.Context, batch []delaybridge.Claim) []error {
+			switch {
+			case !up.Load():
+				return answer(delaybridge.Unavailable(errAway))(ctx, batch)
+			case batch[0].Target.Name == "hole":
+				time.Sleep(10 * time.Second)
+				return answer(errors.New("no answer"))(ctx, batch)
+			}
+			return answer(nil)(ctx, batch)
+		})
+		for i := range 1000 {
+			q.add("nats", "hole", fmt.Sprintf("h%d", i), 0)
+		}
+		time.Sleep(time.Minute)
+		up.Store(true)
+		time.Sleep(5 * time.Second)
+		q.add("nats", "x", "a1", 0)
+		time.Sleep(15 * time.Second)
+		if q.ackedAt("a1").IsZero() {
+			t.Error("held up by a subject that nobody confirms")
+		}
+		ok(t, stop)
+	})
+}
+
+func TestWhatIsPutOffGoesByTheQueuesClock(t *testing.T) {
+	cfg := DefaultConfig()
+	l := &lane{cfg: &cfg}
+	now := time.UnixMilli(1_000_000_000_500) // by the queue's clock, long ago by this host's
+	for _, row := range []struct {
+		sentence string
+		due      time.Time
+		min, max time.Time
+	}{
+		{"what is due already waits some seconds", now.Add(-time.Hour), now, now.Add(time.Second + postponeFor)},
+		{"what is not due any more, since the clock stepped back, is not made earlier", now.Add(time.Hour), now.Add(time.Hour), now.Add(time.Hour)},
+	} {
+		c := delaybridge.Claim{Message: delaybridge.Message{Due: row.due}, Lease: delaybridge.Lease{End: now.Add(cfg.Lease).UnixMilli()}}
+		for range 100 {
+			if at := l.postponed(c).Due; at.Before(row.min) || at.After(row.max) {
+				t.Fatalf("%s: put off to %v, want %v to %v", row.sentence, at, row.min, row.max)
+			}
+		}
+	}
+}
+
+// A shard of a cluster may be away, or refuse to write, while the others work.
+func TestTroubleWithOneShardIsLoggedOnceAndHoldsUpNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue()
+		q.brokenShard = map[int]error{1: errAway}
+		core, logged := observer.New(zap.InfoLevel)
+		stop := start(t, q, answer(nil), func(c *Config) { c.Lanes, c.Log = []string{"nats"}, zap.New(core) })
+		for i := range 1000 {
+			q.add("nats", "x", fmt.Sprintf("a%d", i), time.Duration(i)*100*time.Millisecond)
+		}
+		time.Sleep(2 * time.Minute)
+		for i := range 1000 {
+			id := fmt.Sprintf("a%d", i)
+			if healthy := int(id[len(id)-1])%q.shards != 1; q.ackedAt(id).IsZero() == healthy {
+				t.Fatalf("%s delivered: %v, want %v", id, !healthy, healthy)
+			}
+		}
+		q.set(func(q *fakeQueue) { q.brokenShard = nil })
+		time.Sleep(5 * time.Second)
+		ok(t, stop)
+		if n := len(q.acked); n != 1000 {
+			t.Errorf("%d of 1000 delivered after the shard came back", n)
+		}
+		if n := logged.FilterMessageSnippet("queue").Len(); n != 2 {
+			t.Errorf("logged %d lines of the queue, want that it fails and that it answers:\n%v", n, logged.All())
+		}
 	})
 }
 
