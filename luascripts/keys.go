@@ -3,6 +3,7 @@ package luascripts
 import (
 	"hash/fnv"
 	"strconv"
+	"strings"
 
 	"delaybridge"
 )
@@ -36,6 +37,9 @@ func (k *keys) lanes(more ...string) []string {
 	all := append(append(make([]string, 0, 2*len(delaybridge.Lanes)+len(more)), k.due[:]...), k.inflight[:]...)
 	return append(all, more...)
 }
+
+// tagOf returns the hash tag of a shard's key.
+func tagOf(key string) string { return key[:strings.IndexByte(key, '}')+1] }
 
 func metaKey(namespace string) string     { return namespace + ":meta" }
 func wakeChannel(namespace string) string { return namespace + ":wake" }

@@ -61,8 +61,8 @@ type Config struct {
 	// WaitReplicas is how many replicas must have what Store has written before it
 	// answers. Defaults to 0.
 	WaitReplicas int
-	// MaxClaimBytes bounds the records in one shard's reply to a claim; one
-	// record may pass it. Defaults to 8 MiB.
+	// MaxClaimBytes bounds the records in the reply to a claim, all its shards
+	// together; one record of each shard may pass it. Defaults to 8 MiB.
 	MaxClaimBytes int
 
 	// clock stands for Redis's TIME in tests, hostClock for this host's.
@@ -357,7 +357,7 @@ func (q *Queue) Claim(ctx context.Context, lane string, asks []delaybridge.Ask) 
 		}
 		return grants
 	}
-	ceiling := q.ceiling()
+	ceiling, most := q.ceiling(), max(1, q.cfg.MaxClaimBytes/max(1, len(asks)))
 	var runs []*run
 	var granted []int // which grant each run is for
 	for i, ask := range asks {
@@ -372,7 +372,7 @@ func (q *Queue) Claim(ctx context.Context, lane string, asks []delaybridge.Ask) 
 			keys:   []string{k.due[l], k.inflight[l], k.msg, k.tries, k.dead, k.deadmsg, k.deadcount, k.doneA, k.doneB},
 			args: []any{
 				q.now(), ceiling, min(max(ask.Limit, 0), MaxBatch), q.cfg.Lease.Milliseconds(),
-				q.cfg.MaxLostLeases, q.cfg.MaxClaimBytes, q.window(),
+				q.cfg.MaxLostLeases, most, q.window(),
 			},
 		})
 	}

@@ -24,7 +24,7 @@ const replicasTimeout = time.Second
 // one pipeline to one server: after a fail-over, another connection would ask a
 // new master about a write that it never saw.
 func (q *Queue) doDurably(ctx context.Context, runs []*run) {
-	if q.cfg.WaitReplicas == 0 {
+	if q.cfg.WaitReplicas == 0 || len(runs) == 0 {
 		do(ctx, q.client, runs)
 		return
 	}
@@ -57,9 +57,15 @@ func (q *Queue) doDurably(ctx context.Context, runs []*run) {
 }
 
 // doAndWait is do, on one server, and WAIT.
+//
+// WAIT asks about the last write of its connection. A request that is repeated
+// writes nothing, and the write that it must wait for was perhaps another
+// connection's, so one is made, of a key that is gone at once. A full Redis
+// refuses it, and most requests with it.
 func (q *Queue) doAndWait(ctx context.Context, server redis.UniversalClient, runs []*run) {
 	var wait *redis.Cmd
 	doThen(ctx, server, runs, func(p redis.Pipeliner) {
+		p.Set(ctx, tagOf(runs[0].keys[0])+":wait", "", time.Millisecond)
 		wait = p.Do(ctx, "WAIT", q.cfg.WaitReplicas, replicasTimeout.Milliseconds())
 	})
 	have, err := wait.Int64()

@@ -55,6 +55,21 @@ func TestStoreWaitsForReplicas(t *testing.T) {
 	if res := store(dueNow("a", 1)); res.Err != nil || res.Outcome != delaybridge.Scheduled {
 		t.Fatalf("with a replica: %v %v", res.Outcome, res.Err)
 	}
+	if res := store(delaybridge.Request{}); !errors.Is(res.Err, delaybridge.ErrInvalid) {
+		t.Fatalf("no request: %v", res.Err)
+	}
+	// Newer servers have WAIT ask about a connection's last write only, so that a
+	// repeated request, which changes nothing, would wait for nothing.
+	mc := master.Client(t)
+	writes := func() string {
+		_, stats, _ := strings.Cut(mc.Info(t.Context(), "commandstats").Val(), "cmdstat_set:")
+		calls, _, _ := strings.Cut(stats, ",")
+		return calls
+	}
+	before := writes()
+	if res := store(dueNow("a", 1)); res.Err != nil || res.Outcome != delaybridge.Duplicate || writes() == before {
+		t.Fatalf("repeated: %v %v, and there was a write to wait for: %v", res.Outcome, res.Err, writes() != before)
+	}
 	replica.Pause()
 	for try := range 2 {
 		// The second time the write is there already, and must be waited for all the same.
