@@ -68,27 +68,34 @@ const masked = "********"
 
 var passwordParameter = regexp.MustCompile(`(?i)(password=)[^&,\s]*`)
 
+// urlStart matches where one of several URLs begins, also within an error text.
+var urlStart = regexp.MustCompile(`(^|[\s,"])[A-Za-z][A-Za-z0-9+.-]*://`)
+
 // maskURLs hides every user part that may be a password or a token. It works
 // on the text, since what cannot be parsed must be hidden too, and hides too
 // much rather than too little.
 func maskURLs(s string) string {
-	parts := strings.Split(s, "://")
-	for i, part := range parts {
-		if i == 0 && len(parts) > 1 {
-			continue // the scheme
-		}
-		at := strings.LastIndexByte(part, '@')
-		if at < 0 {
-			continue
-		}
-		user, _, isPassword := strings.Cut(part[:at], ":")
-		if isPassword {
-			parts[i] = user + ":" + masked + part[at:]
-		} else {
-			parts[i] = masked + part[at:]
-		}
+	var b strings.Builder
+	from := 0
+	for _, start := range urlStart.FindAllStringIndex(s, -1) {
+		b.WriteString(maskUser(s[from:start[0]]) + s[start[0]:start[1]])
+		from = start[1]
 	}
-	return passwordParameter.ReplaceAllString(strings.Join(parts, "://"), "${1}"+masked)
+	b.WriteString(maskUser(s[from:]))
+	return passwordParameter.ReplaceAllString(b.String(), "${1}"+masked)
+}
+
+// maskUser hides what stands before the last @, up to a user's name.
+func maskUser(s string) string {
+	at := strings.LastIndexByte(s, '@')
+	if at < 0 {
+		return s
+	}
+	user, _, isPassword := strings.Cut(s[:at], ":")
+	if !isPassword {
+		return masked + s[at:]
+	}
+	return user + ":" + masked + s[at:]
 }
 
 // count is a whole number, in decimal digits only.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -20,7 +21,6 @@ var (
 	// streamForm is what JetStream takes as the name of a stream or consumer.
 	streamForm = regexp.MustCompile(`^[^\s.*>/\\\x00-\x1f]{1,200}$`)
 	groupForm  = regexp.MustCompile(`^\S{1,255}$`)
-	natsForm   = regexp.MustCompile(`^((nats|tls|ws|wss)://)?\S+$`)
 )
 
 // Validate checks every value on its own and against the others. Its error is
@@ -60,19 +60,22 @@ func (s *Settings) checkRedis() *settingError {
 		return e
 	}
 	client, err := luascripts.Connect(string(s.Redis.URL), string(s.Redis.Mode))
-	if err != nil {
+	if err == nil {
+		_ = client.Close()
+	}
+	// Without the slashes the parser sees no host, and takes its default for it.
+	if err != nil || !strings.Contains(string(s.Redis.URL), "://") {
 		// The parser's own error repeats parts of the URL, which may be the password.
 		return wrong("REDIS_URL", s.Redis.URL,
 			fmt.Sprintf("takes a URL for mode %s such as redis://user:password@host:6379/0 (special characters in a password as %%xx)", s.Redis.Mode))
 	}
-	_ = client.Close()
 	return nil
 }
 
 func (s *Settings) checkNATS() *settingError {
 	n := &s.NATS
 	for u := range strings.SplitSeq(string(n.URL), ",") {
-		if n.URL != "" && !natsForm.MatchString(strings.TrimSpace(u)) {
+		if n.URL != "" && !isNATSURL(strings.TrimSpace(u)) {
 			return wrong("NATS_URL", n.URL, "takes nats://, tls://, ws:// or wss:// URLs with commas between")
 		}
 	}
@@ -100,6 +103,15 @@ func (s *Settings) checkNATS() *settingError {
 		matches("NATS_INGEST_STREAM", n.Ingest.Stream, streamForm, "takes a stream name: no blanks, dots, slashes, * or >"),
 		matches("NATS_INGEST_DURABLE", n.Ingest.Durable, streamForm, "takes a consumer name: no blanks, dots, slashes, * or >"),
 	)
+}
+
+// isNATSURL reports whether the client can make use of one server's address.
+func isNATSURL(s string) bool {
+	if !strings.Contains(s, "://") {
+		s = "nats://" + s
+	}
+	u, err := url.Parse(s)
+	return err == nil && slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) && u.Hostname() != ""
 }
 
 func (s *Settings) checkMessages() *settingError {
