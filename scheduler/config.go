@@ -59,6 +59,10 @@ type Config struct {
 	Batch int
 	// MaxInflight is the most messages that a lane holds at a time. Defaults to 2000.
 	MaxInflight int
+	// MaxInflightBytes is how much a lane may hold before it claims no more, so
+	// that large messages for a broker that hangs do not fill the memory; one more
+	// round of claims may pass it. Defaults to 128 MiB.
+	MaxInflightBytes int
 	// Lease is the queue's lease: how long settling is worth trying. Defaults to 60 s.
 	Lease time.Duration
 	// RetryBase is the mean wait after the first failed attempt; it doubles with
@@ -85,7 +89,7 @@ type Config struct {
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
-		Batch: 200, MaxInflight: 2000, Lease: time.Minute,
+		Batch: 200, MaxInflight: 2000, MaxInflightBytes: 128 << 20, Lease: time.Minute,
 		RetryBase: time.Second, RetryMax: 5 * time.Minute, MaxAttempts: 12,
 		PollMax: time.Second, ShutdownTimeout: 30 * time.Second, Log: zap.NewNop(),
 	}
@@ -100,6 +104,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("batch %d, want at least 1", c.Batch)
 	case c.MaxInflight < c.Batch:
 		return fmt.Errorf("max inflight %d is less than the batch of %d", c.MaxInflight, c.Batch)
+	case c.MaxInflightBytes < 1:
+		return fmt.Errorf("max inflight bytes %d, want at least 1", c.MaxInflightBytes)
 	case c.Lease <= 0:
 		return fmt.Errorf("lease %v, want more than 0", c.Lease)
 	case c.RetryBase < time.Millisecond:

@@ -235,7 +235,7 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 			zap.Int("count", lost))
 	}
 	delaybridge.Failpoint("settled")
-	l.giveUp(len(all) - len(again))
+	l.giveUp(len(all)-len(again), sizeOfAll(all)-sizeOfAll(again))
 	return again
 }
 
@@ -271,13 +271,21 @@ func (l *lane) bury(ctx context.Context, burials []delaybridge.Burial) []error {
 	return errs
 }
 
-// giveUp makes room for n more.
-func (l *lane) giveUp(n int) {
+func sizeOfAll(out []outcome) (n int) {
+	for i := range out {
+		n += sizeOf(&out[i].claim)
+	}
+	return n
+}
+
+// giveUp makes room for n more, which hold that many bytes.
+func (l *lane) giveUp(n, bytes int) {
 	if n == 0 {
 		return
 	}
 	l.mu.Lock()
 	l.held -= n
+	l.bytes -= bytes
 	l.mu.Unlock()
 	l.poke()
 }

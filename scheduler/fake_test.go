@@ -47,10 +47,14 @@ func newFakeQueue() *fakeQueue {
 }
 
 func (q *fakeQueue) add(lane, target, id string, in time.Duration) {
+	q.put(delaybridge.Message{ID: id, Target: delaybridge.Target{Sink: lane, Name: target}, Due: time.Now().Add(in)})
+}
+
+func (q *fakeQueue) put(m delaybridge.Message) {
 	q.mu.Lock()
-	now := time.Now()
-	item := &fakeItem{at: now.Add(in)}
-	item.c.Message = delaybridge.Message{ID: id, Target: delaybridge.Target{Sink: lane, Name: target}, Due: now.Add(in)}
+	lane, id := m.Target.Sink, m.ID
+	item := &fakeItem{at: m.Due}
+	item.c.Message = m
 	item.c.Lease = delaybridge.Lease{Lane: lane, Shard: int(id[len(id)-1]) % q.shards}
 	if q.due[lane] == nil {
 		q.due[lane], q.inflight[lane] = map[string]*fakeItem{}, map[string]*fakeItem{}
@@ -185,11 +189,7 @@ func (q *fakeQueue) Store(_ context.Context, requests []delaybridge.Request) []d
 	out := make([]delaybridge.Result, len(requests))
 	for i, r := range requests {
 		if out[i].Err = q.brokenSettle; q.brokenSettle == nil {
-			q.add(r.Message.Target.Sink, r.Message.Target.Name, r.Message.ID, time.Until(r.Message.Due))
-			q.set(func(q *fakeQueue) {
-				it := q.due[r.Message.Target.Sink][r.Message.ID]
-				it.c.Message = r.Message
-			})
+			q.put(r.Message)
 		}
 	}
 	return out

@@ -27,6 +27,7 @@ type lane struct {
 	mu      sync.Mutex
 	woken   []bool // shards with something earlier
 	held    int    // claims in hand, settled ones excluded
+	bytes   int    // of those
 	circuit circuit
 	targets targets
 
@@ -187,6 +188,7 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 
 	var claims []delaybridge.Claim
 	var expired []outcome
+	bytes := 0
 	for _, g := range l.queue.Claim(ctx, l.name, asks) {
 		if n := l.failed(g.Shard, g.Err); n > 0 {
 			l.next[g.Shard] = now.Add(probeAfter(n))
@@ -205,6 +207,7 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 		}
 		l.abandoned(ctx, g.Abandoned)
 		for i := range g.Claims {
+			bytes += sizeOf(&g.Claims[i])
 			if c := g.Claims[i]; c.Expired(g.Now) {
 				expired = append(expired, outcome{claim: c, until: now.Add(l.cfg.Lease), verdict: expire})
 			} else {
@@ -217,6 +220,7 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 	}
 	l.mu.Lock()
 	l.held += len(claims) + len(expired)
+	l.bytes += bytes
 	if len(claims) > 0 {
 		l.circuit.claimed()
 	}
@@ -230,7 +234,19 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 // free is how many more messages the lane may hold. What targets that do not
 // answer hold is let off once, so that the others have room.
 func (l *lane) free(now time.Time) int {
+	if l.bytes >= l.cfg.MaxInflightBytes {
+		return 0
+	}
 	return l.cfg.MaxInflight - l.held + min(l.targets.stuck(now), l.cfg.MaxInflight)
+}
+
+// sizeOf is about what a message takes up in memory, by what can be large in it.
+func sizeOf(c *delaybridge.Claim) int {
+	n := len(c.Payload) + len(c.Key)
+	for _, h := range c.Headers {
+		n += len(h.Name) + len(h.Value)
+	}
+	return n
 }
 
 // allShards stands for a look at all shards where a shard is asked for.

@@ -290,6 +290,42 @@ func TestATargetThatDoesNotAnswerDoesNotStarveOthers(t *testing.T) {
 	})
 }
 
+func TestALaneHoldsNoMoreBytesThanItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue()
+		var held, most atomic.Int32
+		stop := start(t, q, func(ctx context.Context, batch []delaybridge.Claim) []error {
+			n := int32(0)
+			for _, c := range batch {
+				n += int32(len(c.Payload))
+			}
+			for now := held.Add(n); now > most.Load(); {
+				most.Store(now)
+			}
+			time.Sleep(time.Second)
+			held.Add(-n)
+			return answer(nil)(ctx, batch)
+		}, func(c *Config) { c.Batch, c.MaxInflightBytes = 5, 1000 })
+		const each, all, round = 100, 200, 4 * 5 // four shards
+		for i := range all {
+			q.put(delaybridge.Message{
+				ID: fmt.Sprint("m", i), Target: delaybridge.Target{Sink: "nats", Name: fmt.Sprint("t", i)},
+				Due: time.Now().Add(2 * time.Second), Payload: make([]byte, each),
+			})
+		}
+		time.Sleep(time.Minute)
+		for i := range all {
+			if q.ackedAt(fmt.Sprint("m", i)).IsZero() {
+				t.Fatalf("m%d was not delivered", i)
+			}
+		}
+		if most.Load() > 1000+round*each {
+			t.Errorf("%d bytes were in hand", most.Load())
+		}
+		ok(t, stop)
+	})
+}
+
 // The broker comes back, and what it is tried with first is for a subject that
 // nobody confirms.
 func TestAProbeThatIsNotConfirmedHoldsUpNoOthers(t *testing.T) {
