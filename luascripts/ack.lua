@@ -6,14 +6,15 @@
 -- KEYS[4]     done:a    hash, id -> tombstone
 -- KEYS[5]     done:b    hash, id -> tombstone
 -- ARGV[1]     now       ms, '' for Redis's own clock
--- ARGV[2]     window    ms, how long a tombstone lives at least
--- ARGV[3...]  id, lease end in ms, marks: three for each claim
+-- ARGV[2]     ceiling   ms, the latest time that the host's clock allows
+-- ARGV[3]     window    ms, how long a tombstone lives at least
+-- ARGV[4...]  id, lease end in ms, marks: three for each claim
 --
 -- Returns  one for each claim: 1 settled, 0 lease lost (nothing changed)
 -- Cost     O(log M) a claim, M items in flight
 
 local out, ids, tombs = {}, {}, {}
-for i = 3, #ARGV, 3 do
+for i = 4, #ARGV, 3 do
   if owns(KEYS[1], KEYS[2], ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
     out[#out + 1] = 1
     ids[#ids + 1] = ARGV[i]
@@ -27,6 +28,6 @@ if #ids > 0 then
   call('ZREM', KEYS[1], unpack(ids))
   call('HDEL', KEYS[2], unpack(ids))
   call('HDEL', KEYS[3], unpack(ids))
-  tombstones(KEYS[4], KEYS[5]).put(now_ms(ARGV[1]), tonumber(ARGV[2]), unpack(tombs))
+  tombstones(KEYS[4], KEYS[5]).put(allowed_ms(ARGV[1], ARGV[2]), tonumber(ARGV[3]), unpack(tombs))
 end
 return out

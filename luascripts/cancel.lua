@@ -8,19 +8,20 @@
 -- KEYS[10]    done:b    hash, id -> tombstone
 -- KEYS[11]    dead      zset, id -> time of death in ms
 -- ARGV[1]     now       ms, '' for Redis's own clock
--- ARGV[2]     window    ms, how long a tombstone lives at least
--- ARGV[3...]  id, source, offset, '1' if by API else '0': four for each item
+-- ARGV[2]     ceiling   ms, the latest time that the host's clock allows
+-- ARGV[3]     window    ms, how long a tombstone lives at least
+-- ARGV[4...]  id, source, offset, '1' if by API else '0': four for each item
 --
 -- Returns  one for each item: 0 cancelled, 1 duplicate or stale (nothing changed), too late
 --          since 2 in flight, 3 delivered, 4 cancelled before, 5 dead; 6 unknown
 -- Cost     O(log N) an item, N items waiting
 
-local now, window = now_ms(ARGV[1]), tonumber(ARGV[2])
+local now, window = allowed_ms(ARGV[1], ARGV[2]), tonumber(ARGV[3])
 local done = tombstones(KEYS[9], KEYS[10])
 local too_late = {d = 3, c = 4, x = 5}
 local out = {}
 
-for i = 3, #ARGV, 4 do
+for i = 4, #ARGV, 4 do
   local id, source, offset, by_api = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3] == '1'
   local record = call('HGET', KEYS[7], id)
   local reply

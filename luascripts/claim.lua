@@ -68,7 +68,7 @@ local function bury(id, record, marks, failed, lost)
   call('HDEL', KEYS[3], id)
   call('HDEL', KEYS[4], id)
   put_letter(KEYS[5], KEYS[6], KEYS[7], id, now, reason, failed, lost, text, record or '')
-  if marks then tombstones(KEYS[8], KEYS[9]).put(now, tonumber(ARGV[7]), id, 'x ' .. marks) end
+  if marks then tombstones(KEYS[8], KEYS[9]).put(clock, tonumber(ARGV[7]), id, 'x ' .. marks) end
   out[5] = out[5] + 1
   if marks then add(id, record, failed, -lost) end
 end

@@ -199,17 +199,17 @@ func TestHeaderCheck(t *testing.T) {
 		{"-- ack.lua: inflight", "-- ack.lua inflight"},
 		{"ack.lua: inflight -> done", "nack.lua: inflight -> done"},
 		{"inflight -> done", "settles"},
-		{"-- ARGV[2]     window", "-- window"},
+		{"-- ARGV[3]     window", "-- window"},
 		{"-- KEYS[3]     tries", "-- KEYS[4]     tries"},
 		{"-- Returns  ", "-- Gives    "},
 		{"-- Cost  ", "-- Prize "},
 		{"KEYS[5]", "KEYS[6]"},
 		{"#ARGV, 3", "#ARGV, 4"},
-		{"i = 3", "i = 2"},
+		{"i = 4", "i = 3"},
 		{"ARGV[i + 2]", "ARGV[i + 3]"},
 		{"three for each", "four for each"},
 		{"call('HDEL', KEYS[3]", "call('HDEL', KEYS[2]"},
-		{"now_ms(ARGV[1])", "now_ms('')"},
+		{"allowed_ms(ARGV[1]", "allowed_ms(''"},
 	} {
 		// The body's, where a text stands in both.
 		broken := string(text)

@@ -307,6 +307,7 @@ func (w *world) tick() {
 	default:
 		w.host = w.now
 	}
+	w.model.host = w.host
 	w.audit.clock()
 	w.note("the clock, host %+d", w.host)
 }
@@ -314,6 +315,7 @@ func (w *world) tick() {
 // drain lets all time pass and delivers what is left: just what is owed.
 func (w *world) drain() {
 	w.at(w.now + 10_000)
+	w.model.host = w.host
 	w.audit.clock()
 	w.q.cfg.MaxLostLeases = 1000
 	for _, lane := range delaybridge.Lanes {
@@ -525,6 +527,7 @@ type model struct {
 	letters  map[string]modelLetter
 	done     [2]modelTombs // the first is the one in use
 	doneB    bool          // whether that is done:b
+	host     int64         // the host's clock
 }
 
 type modelRecord struct {
@@ -574,6 +577,7 @@ func (m *model) tomb(id string) (modelTomb, bool) {
 }
 
 func (m *model) bless(now int64, id, state string, marks []delaybridge.Position) {
+	now = min(now, m.host+m.cfg.ClockTolerance.Milliseconds())
 	if !m.done[0].used || m.done[0].since+m.cfg.DedupWindow.Milliseconds() <= now {
 		m.done[1] = m.done[0]
 		m.done[0] = modelTombs{since: now, used: true, tombs: map[string]modelTomb{}}

@@ -18,6 +18,11 @@ local function now_ms(override)
   return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
 end
 
+-- Unix ms by which things grow old: a clock that jumped ahead must not make all of them old.
+local function allowed_ms(override, ceiling)
+  return math.min(now_ms(override), tonumber(ceiling))
+end
+
 -- The marks of a record, nil if it is none that this version can read.
 local function marks_of(record)
   return string.match(record, '^1 (=)\n') or string.match(record, '^1 (%S+ %d+[^\n]*)\n')

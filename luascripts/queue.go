@@ -253,13 +253,13 @@ func (q *Queue) requestRun(op delaybridge.Op, shard int) *run {
 		return &run{
 			script: q.scripts.cancel,
 			keys:   k.lanes(k.msg, k.tries, k.doneA, k.doneB, k.dead),
-			args:   []any{q.now(), q.window()},
+			args:   []any{q.now(), q.ceiling(), q.window()},
 		}
 	case delaybridge.OpReject:
 		return &run{
 			script: q.scripts.reject,
 			keys:   []string{k.dead, k.deadmsg, k.deadcount, k.doneA, k.doneB},
-			args:   []any{q.now(), q.window()},
+			args:   []any{q.now(), q.ceiling(), q.window()},
 		}
 	default:
 		return &run{
@@ -460,7 +460,7 @@ func (q *Queue) Ack(ctx context.Context, claims []delaybridge.Claim) []error {
 		return &run{
 			script: q.scripts.ack,
 			keys:   []string{k.inflight[lane], k.msg, k.tries, k.doneA, k.doneB},
-			args:   []any{q.now(), q.window()},
+			args:   []any{q.now(), q.ceiling(), q.window()},
 		}
 	}, func(c *delaybridge.Claim) []any { return []any{c.ID, c.Lease.End, c.Lease.Marks} })
 }
@@ -505,7 +505,7 @@ func (q *Queue) Bury(ctx context.Context, burials []delaybridge.Burial) []error 
 			return &run{
 				script: q.scripts.bury,
 				keys:   []string{k.inflight[lane], k.msg, k.tries, k.dead, k.deadmsg, k.deadcount, k.doneA, k.doneB},
-				args:   []any{q.now(), q.window()},
+				args:   []any{q.now(), q.ceiling(), q.window()},
 			}
 		}, func(b *delaybridge.Burial) []any {
 			c := &b.Claim

@@ -420,6 +420,15 @@ func TestTombstones(t *testing.T) {
 			want:  "unknown, duplicate",
 			state: "done:a since +0\ndone:a a d nats:S 7\ndone:b since +60000000\ndone:b b c nats:S 9",
 		}, {
+			name: "Redis's clock far ahead of the host's takes none: some of the last window would be lost",
+			seed: "done:a since +0\ndone:a a d nats:S 7\ndone:b since -600000\ndone:b z d nats:S 1",
+			do: func(h *harness) string {
+				h.now, h.host = 100*window, window-5001
+				return h.store(cancel("b", "nats:S 9"), schedule("z", "hi", "nats:S 1"))
+			},
+			want:  "unknown, duplicate",
+			state: "done:a since +0\ndone:a a d nats:S 7\ndone:a b c nats:S 9\ndone:b since -600000\ndone:b z d nats:S 1",
+		}, {
 			name: "a new tombstone stands beside an older one of its id, and is the one that counts", now: window,
 			seed: "done:a since +0\ndone:a a d nats:S 7\ninflight:nats a +660000\nmsg a [nats:S 8] hi",
 			do: func(h *harness) string {

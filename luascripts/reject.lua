@@ -6,16 +6,18 @@
 -- KEYS[4]     done:a     hash, id -> tombstone
 -- KEYS[5]     done:b     hash, id -> tombstone
 -- ARGV[1]     now        ms, '' for Redis's own clock
--- ARGV[2]     window     ms, how long a tombstone lives at least
--- ARGV[3...]  id, source, offset, error, message: five for each item
+-- ARGV[2]     ceiling    ms, the latest time that the host's clock allows
+-- ARGV[3]     window     ms, how long a tombstone lives at least
+-- ARGV[4...]  id, source, offset, error, message: five for each item
 --
 -- Returns  one for each item: 0 rejected, 1 duplicate (nothing changed)
 -- Cost     O(log D) an item, D dead letters
 
-local now, window = now_ms(ARGV[1]), tonumber(ARGV[2])
+local now = now_ms(ARGV[1])
+local allowed, window = allowed_ms(ARGV[1], ARGV[2]), tonumber(ARGV[3])
 local done = tombstones(KEYS[4], KEYS[5])
 local out = {}
-for i = 3, #ARGV, 5 do
+for i = 4, #ARGV, 5 do
   local id, source, offset = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local marks = string.sub(done.get(id) or '', 3)
   if seen(id, marks, source, offset) or call('HEXISTS', KEYS[2], id) == 1 then
@@ -27,7 +29,7 @@ for i = 3, #ARGV, 5 do
       string.format('1 rejected 0 0 %d\n', #ARGV[i + 3]) .. ARGV[i + 3] .. '1 ' .. marks .. '\n' .. ARGV[i + 4])
     call('ZADD', KEYS[1], now, id)
     call('HINCRBY', KEYS[3], 'rejected', 1)
-    done.put(now, window, id, 'x ' .. marks)
+    done.put(allowed, window, id, 'x ' .. marks)
     out[#out + 1] = 0
   end
 end

@@ -14,8 +14,7 @@
 -- Returns  the number of dead letters dropped; the limit says that there may be more
 -- Cost     O(limit * log D), D dead letters
 
--- A clock that jumped ahead must not make everything look old.
-local now = math.min(now_ms(ARGV[1]), tonumber(ARGV[2]))
+local now = allowed_ms(ARGV[1], ARGV[2])
 local window, retention = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 -- An idle shard lets its tombstones go too, the last of them after two windows.
