@@ -127,29 +127,3 @@ func (q *Queue) infos(ctx context.Context, section string) []info {
 	_ = ask(ctx, q.client)
 	return all
 }
-
-// Server is what one Redis server says of itself.
-type Server struct {
-	Version     string // "7.0.15"
-	Eviction    string // its maxmemory-policy
-	AOF         bool   // whether it writes an append-only file
-	LastBGError bool   // the last save or rewrite failed
-}
-
-// Servers describes Redis, or every master of a cluster.
-func (q *Queue) Servers(ctx context.Context) ([]Server, error) {
-	var out []Server
-	for _, i := range q.infos(ctx, "everything") {
-		if i.err != nil {
-			return nil, fmt.Errorf("info: %w", i.err)
-		}
-		f := i.fields
-		out = append(out, Server{
-			Version:     f["redis_version"],
-			Eviction:    f["maxmemory_policy"],
-			AOF:         f["aof_enabled"] == "1",
-			LastBGError: f["aof_last_write_status"] == "err" || f["rdb_last_bgsave_status"] == "err",
-		})
-	}
-	return out, nil
-}
