@@ -35,10 +35,11 @@ func TestExitCodes(t *testing.T) {
 		{"unknown command of a group", env, "dead bury", 2, `unknown command "bury"`},
 		{"unknown flag", env, "list --fast", 2, "unknown flag"},
 		{"unknown format", env, "list -o yaml", 2, "text or json"},
-		{"missing argument", env, "get", 2, "accepts 1 arg"},
-		{"too many arguments", env, "serve now", 2, `unknown command "now"`},
-		{"no target", env, "schedule --delay 5s x", 2, "--target"},
-		{"no delay", env, "schedule --target nats://a x", 2, "--delay"},
+		{"missing argument", env, "get", 2, `takes one id, not 0 (see "bridge get --help")`},
+		{"too many arguments", env, "serve now", 2, `takes no argument such as "now" (see "bridge serve --help")`},
+		{"two payloads", env, "schedule --target nats://a --delay 5s x y", 2, "takes one payload, not 2"},
+		{"no target", env, "schedule --delay 5s x", 2, "--target: is required\n"},
+		{"no delay", env, "schedule --target nats://a x", 2, "--delay: this or --at is required\n"},
 		{"a delay without unit", env, "schedule --target nats://a --delay 5 x", 2, "--delay"},
 		{"a negative delay", env, "schedule --target nats://a --delay=-5s x", 2, "--delay"},
 		{"a delay and a time", env, "schedule --target nats://a --delay 5s --at 2030-01-01T00:00:00Z x", 2, "--at"},
@@ -59,6 +60,11 @@ func TestExitCodes(t *testing.T) {
 		{"an unknown dead letter", env, "dead show nobody", 1, "no dead letter nobody"},
 		{"replay of an unknown dead letter", env, "dead replay nobody", 1, "no dead letter nobody"},
 		{"replay of nothing in particular", env, "dead replay", 2, "--all"},
+		{"wrong usage without Redis", nowhere, "list --limit 0", 2, "--limit"},
+		{"a wrong filter without Redis", nowhere, "dead list --reason bored", 2, "--reason"},
+		{"nothing picked without Redis", nowhere, "dead purge --yes", 2, "--all"},
+		{"no target without Redis", nowhere, "schedule --delay 5s x", 2, "--target"},
+		{"a port of a broker that is not there", env, "dev --kafka-port 19092", 2, "--kafka"},
 		{"no Redis", nowhere, "list", 1, "redis at redis://127.0.0.1:1/0"},
 	} {
 		t.Run(row.about, func(t *testing.T) {
@@ -193,6 +199,17 @@ func TestDeadLettersLiveAgain(t *testing.T) {
 	}
 	if !servers.Eventually(func() bool { return len(dead()) == 2 }) {
 		t.Fatalf("dead letters: %v", dead())
+	}
+	// Who has its place in the stream learns what it is called as a dead letter.
+	for _, command := range []string{"show", "replay"} {
+		r := Run(t, w.env, "", "dead", command, "nats:BRIDGE_SCHEDULE:2")
+		if want := "bridge: there is no dead letter nats:BRIDGE_SCHEDULE:2, but there is rejected:nats:BRIDGE_SCHEDULE:2\n"; r.Code != 1 || r.Stderr != want {
+			t.Errorf("dead %s: code %d, stderr %q, want %q", command, r.Code, r.Stderr, want)
+		}
+	}
+	// One wrong id: nothing is done to the others.
+	if r := Run(t, w.env, "", "dead", "purge", "rejected:nats:BRIDGE_SCHEDULE:2", "nobody"); r.Code != 1 || len(dead()) != 2 {
+		t.Errorf("purge with a wrong id: %+v, left: %v", r, dead())
 	}
 
 	// With these settings the target of the first is allowed; the second is

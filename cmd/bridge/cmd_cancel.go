@@ -20,7 +20,7 @@ func newCancel() *cobra.Command {
 		Long: `Take back a pending message. It fails (exit code 1) when it is too late: the
 message is in flight, delivered, dead or cancelled already, or not known.`,
 		Example: `  bridge cancel order-7`,
-		Args:    cobra.ExactArgs(1),
+		Args:    oneID,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {

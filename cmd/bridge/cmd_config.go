@@ -12,7 +12,7 @@ func newConfig() *cobra.Command {
 		Short: "Print every setting: its value, where it comes from, its default and what it is for",
 		Example: `  bridge config
   BRIDGE_MAX_DELAY=30d bridge config -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -25,15 +25,13 @@ func newDeadList() *cobra.Command {
 		Short: "List dead letters, the oldest first",
 		Example: `  bridge dead list
   bridge dead list --reason attempts --target nats://orders.timeout -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	output := outputFlag(cmd)
 	page := pageFlags(cmd)
 	filter := filterFlags(cmd)
+	cmd.PreRunE = func(*cobra.Command, []string) error { return errors.Join(page.check(), filter.check()) }
 	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, _ []string, _ *Settings, q *luascripts.Queue) error {
-		if err := errors.Join(page.check(), filter.check()); err != nil {
-			return usageError{err}
-		}
 		letters, next, err := filter.page(ctx, q, page.limit, page.after)
 		if err != nil {
 			return cursorError(err)
@@ -63,13 +61,13 @@ func newDeadShow() *cobra.Command {
 		Use:     "show ID",
 		Short:   "Show a dead letter with its headers and payload",
 		Example: `  bridge dead show order-7 -o json`,
-		Args:    cobra.ExactArgs(1),
+		Args:    oneID,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {
 		letter, err := q.DeadLetter(ctx, args[0])
 		if err != nil {
-			return unknownLetter(args[0], err)
+			return unknownLetter(ctx, q, args[0], err)
 		}
 		v := newFullLetterView(&letter.DeadLetter)
 		if *output == formatJSON {
@@ -93,11 +91,19 @@ func newDeadShow() *cobra.Command {
 	return cmd
 }
 
-func unknownLetter(id string, err error) error {
-	if errors.Is(err, luascripts.ErrUnknown) {
-		return fmt.Errorf("there is no dead letter %s", id)
+// unknownLetter says that there is no such letter. Who has the place of a message
+// in its source, from a log or a publisher's reply, may not know what a rejected
+// one is called.
+func unknownLetter(ctx context.Context, q *luascripts.Queue, id string, err error) error {
+	if !errors.Is(err, luascripts.ErrUnknown) {
+		return err
 	}
-	return err
+	if rejected := "rejected:" + id; !strings.HasPrefix(id, "rejected:") {
+		if _, err := q.DeadLetter(ctx, rejected); err == nil {
+			return fmt.Errorf("there is no dead letter %s, but there is %s", id, rejected)
+		}
+	}
+	return fmt.Errorf("there is no dead letter %s", id)
 }
 
 func newDeadReplay() *cobra.Command {
@@ -113,6 +119,7 @@ has an id that is pending again, unless forced.`,
 	}
 	output := outputFlag(cmd)
 	pick := pickFlags(cmd)
+	cmd.PreRunE = pick.checkArgs
 	force := cmd.Flags().Bool("force", false, "replace what is pending under the same id")
 	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, s *Settings, q *luascripts.Queue) error {
 		decoder, err := s.newDecoder()
@@ -151,6 +158,7 @@ func newDeadPurge() *cobra.Command {
 	}
 	output := outputFlag(cmd)
 	pick := pickFlags(cmd)
+	cmd.PreRunE = pick.checkArgs
 	yes := cmd.Flags().Bool("yes", false, "do not ask before dropping many")
 	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {
 		if len(args) == 0 && !pick.dryRun && !*yes {
@@ -158,7 +166,7 @@ func newDeadPurge() *cobra.Command {
 			if err := pick.each(ctx, q, args, func(letters []luascripts.Letter) { n += len(letters) }); err != nil {
 				return err
 			}
-			if n > 0 && !confirm(cmd, fmt.Sprintf("Drop %d dead letters for good?", n)) {
+			if n > 0 && !confirm(cmd, fmt.Sprintf("Drop %s for good?", plural(n, "dead letter"))) {
 				return errors.New("nothing was dropped; with --yes it does not ask")
 			}
 		}
@@ -204,13 +212,13 @@ func reportLetters(cmd *cobra.Command, verb string, dryRun bool, done []letterDo
 			return err
 		}
 	} else {
-		would := ""
+		did, would := verb, ""
 		if dryRun {
-			would = "would be "
+			did, would = "would be "+verb+":", "would be "
 		}
 		for _, d := range done {
 			if d.Error == "" {
-				fmt.Fprintf(out, "%s%s %s\n", would, verb, printable(d.ID))
+				fmt.Fprintf(out, "%s %s\n", did, printable(d.ID))
 			} else {
 				fmt.Fprintf(cmd.ErrOrStderr(), "bridge: %s: %s\n", printable(d.ID), oneLine(d.Error))
 			}
@@ -292,25 +300,31 @@ func pickFlags(cmd *cobra.Command) *letterPick {
 	return p
 }
 
+// checkArgs wants either ids or a choice.
+func (p *letterPick) checkArgs(_ *cobra.Command, ids []string) error {
+	if (p.all || p.reason != "" || p.target != "") == (len(ids) > 0) {
+		return errors.New("takes either ids, or --reason, --target or --all")
+	}
+	return p.check()
+}
+
 // each hands over the picked letters, a page at a time: there may be more than
 // fit into memory. A letter that dies again meanwhile does not come again.
 func (p *letterPick) each(ctx context.Context, q *luascripts.Queue, ids []string, work func([]luascripts.Letter)) error {
-	many := p.all || p.reason != "" || p.target != ""
-	if err := p.check(); err != nil {
-		return usageError{err}
-	}
-	if many == (len(ids) > 0) {
-		return usagef("takes either ids, or --reason, --target or --all")
-	}
-	for _, id := range ids {
+	var named []luascripts.Letter
+	for _, id := range ids { // all of them are there, or none is worked on
 		l, err := q.DeadLetter(ctx, id)
 		if err != nil {
-			return unknownLetter(id, err)
+			return unknownLetter(ctx, q, id, err)
 		}
-		work([]luascripts.Letter{l})
+		named = append(named, l)
+	}
+	if len(named) > 0 {
+		work(named)
+		return nil
 	}
 	seen := map[string]bool{}
-	for after := ""; many; {
+	for after := ""; ; {
 		const step = 100
 		page, next, err := q.Dead(ctx, step, after)
 		if err != nil {
@@ -326,13 +340,15 @@ func (p *letterPick) each(ctx context.Context, q *luascripts.Queue, ids []string
 		}
 		after = next
 	}
-	return nil
 }
 
 // confirm asks a person.
 func confirm(cmd *cobra.Command, question string) bool {
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s [y/N] ", question)
-	answer, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil {
+		fmt.Fprintln(cmd.ErrOrStderr()) // nobody has pressed return
+	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
 		return true

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"delaybridge"
 	"delaybridge/luascripts"
 )
 
@@ -18,7 +19,7 @@ func newGet() *cobra.Command {
 		Short: "Show what is known of a message: pending, in flight, delivered, cancelled or dead",
 		Example: `  bridge get order-7
   bridge get order-7 -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: oneID,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {
@@ -51,14 +52,16 @@ func printMessage(w io.Writer, v messageView) error {
 	row("due", textTime(v.Due))
 	row("scheduled at", textTime(v.ScheduledAt))
 	row("expires after", v.ExpiresAfter)
-	row("attempts", fmt.Sprint(v.Attempts))
-	row("lost leases", fmt.Sprint(v.LostLeases))
+	if v.State != delaybridge.StateDelivered && v.State != delaybridge.StateCancelled { // of these only that is kept
+		row("attempts", fmt.Sprint(v.Attempts))
+		row("lost leases", fmt.Sprint(v.LostLeases))
+	}
 	if v.NextTry != v.Due {
 		row("next try", textTime(v.NextTry))
 	}
 	row("lease ends", textTime(v.LeaseEnd))
 	if v.Target != "" {
-		row("payload", fmt.Sprintf("%d bytes", v.PayloadBytes))
+		row("payload", plural(v.PayloadBytes, "byte"))
 	}
 	return t.Flush()
 }

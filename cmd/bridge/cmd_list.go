@@ -16,21 +16,24 @@ import (
 func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List pending messages by due time",
+		Short: "List pending messages by their next try",
+		Long: `List pending messages by their next try: by due time, and after failed attempts
+by when they are tried again. What is overdue with no attempt waits for a broker
+that cannot be reached, or for a process that is connected to one of its kind.`,
 		Example: `  bridge list --limit 20
   bridge list --sink nats -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	output := outputFlag(cmd)
 	sink := cmd.Flags().String("sink", "", "only this sink's: "+strings.Join(delaybridge.Lanes[:], ", "))
 	page := pageFlags(cmd)
-	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, _ []string, _ *Settings, q *luascripts.Queue) error {
+	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if *sink != "" && !slices.Contains(delaybridge.Lanes[:], *sink) {
 			return usagef("--sink %q: takes one of %s", *sink, strings.Join(delaybridge.Lanes[:], ", "))
 		}
-		if err := page.check(); err != nil {
-			return err
-		}
+		return page.check()
+	}
+	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, _ []string, _ *Settings, q *luascripts.Queue) error {
 		items, next, err := q.List(ctx, *sink, page.limit, page.after)
 		if err != nil {
 			return cursorError(err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 
 	"delaybridge"
 	"delaybridge/ingest"
-	"delaybridge/luascripts"
 )
 
 func newSchedule() *cobra.Command {
@@ -26,7 +24,7 @@ hold for messages from a broker.`,
 		Example: `  bridge schedule --target nats://orders.timeout --delay 5s '{"order":7}'
   bridge schedule --target nats://orders.timeout --at 2030-01-01T09:00:00Z --id order-7 - < order.json
   bridge schedule --target nats-core://ping --delay 250ms --header trace=abc --header trace=def`,
-		Args: cobra.MaximumNArgs(1),
+		Args: onePayload,
 	}
 	flags := cmd.Flags()
 	flags.String("target", "", "where to deliver: nats://SUBJECT (JetStream), nats-core://SUBJECT or kafka://TOPIC")
@@ -37,7 +35,11 @@ hold for messages from a broker.`,
 	flags.String("expires-after", "", "how long after its time it may still be delivered")
 	headers := flags.StringArrayP("header", "H", nil, "a header that passes through, NAME=VALUE; repeatable")
 	output := outputFlag(cmd)
-	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, s *Settings, q *luascripts.Queue) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, _, err := loadSettings()
+		if err != nil {
+			return err
+		}
 		record := ingest.Record{Position: newPosition(), Time: time.Now(), FromAPI: true}
 		for _, f := range headerFlags {
 			if !flags.Changed(f.flag) {
@@ -57,7 +59,6 @@ hold for messages from a broker.`,
 			key, _ := flags.GetString("key")
 			record.Key = []byte(key)
 		}
-		var err error
 		if record.Payload, err = readPayload(args, cmd.InOrStdin(), int64(s.MaxPayload)); err != nil {
 			return err
 		}
@@ -72,7 +73,12 @@ hold for messages from a broker.`,
 		if request.Op == delaybridge.OpCancel {
 			return usagef("--header: Bridge-Op cancel: use bridge cancel")
 		}
-		result := q.Store(ctx, []delaybridge.Request{request})[0]
+		q, client, err := openQueue(cmd.Context(), s)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = client.Close() }()
+		result := q.Store(cmd.Context(), []delaybridge.Request{request})[0]
 		if result.Err != nil {
 			return result.Err
 		}
@@ -82,7 +88,7 @@ hold for messages from a broker.`,
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s for %s at %s\n", result.Outcome, printable(m.ID), printable(m.Target.String()), formatTime(m.Due))
 		return err
-	})
+	}
 	return cmd
 }
 
@@ -102,6 +108,7 @@ func flagError(err error) error {
 		return err
 	}
 	named := *fe
+	named.Reason = strings.TrimSuffix(named.Reason, ", since the source has no default")
 	for _, f := range headerFlags {
 		if strings.EqualFold(fe.Field, f.header) {
 			named.Field = "--" + f.flag

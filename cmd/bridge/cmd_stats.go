@@ -22,7 +22,7 @@ claimed) and far (due in over an hour), and the dead letters by reason.`,
 		Example: `  bridge stats
   bridge stats --watch
   bridge stats -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	output := outputFlag(cmd)
 	watch := cmd.Flags().BoolP("watch", "w", false, "again every second, until interrupted")

@@ -42,7 +42,7 @@ func newVersion() *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version",
 		Example: `  bridge version -o json`,
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -56,7 +56,7 @@ func optionalTarget(name string, v text) (delaybridge.Target, error) {
 	}
 	t, err := delaybridge.ParseTarget(string(v))
 	if err != nil {
-		return t, *wrong(name, v, "takes a target such as nats://bridge.rejected: "+reasonOf(err))
+		return t, *wrong(name, v, "takes a target such as nats://bridge.dead: "+reasonOf(err))
 	}
 	return t, nil
 }

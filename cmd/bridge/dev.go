@@ -35,11 +35,14 @@ func newDev() *cobra.Command {
 		Long: `Run the bridge with an in-memory Redis and a NATS server with JetStream, all in
 this process and on loopback only. With --kafka it brings a Kafka-compatible
 broker along, too. Nothing survives exit. The BRIDGE_ settings are honoured,
-except those that say where Redis and the brokers are.`,
+except those that say where Redis and the brokers are.
+
+What arrives for dev.> and orders.> is printed. What was refused is not: "bridge
+dead list" says why, and "bridge list" what is still tried.`,
 		Example: `  bridge dev
   bridge dev --kafka
   bridge dev --nats-port 14222 --redis-port 16379`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	var ports devPorts
 	cmd.Flags().IntVar(&ports.redis, "redis-port", 6399, "port of the in-memory Redis; 0 takes any free one")
@@ -54,6 +57,9 @@ except those that say where Redis and the brokers are.`,
 			if p.port < 0 || p.port > 65535 {
 				return usagef("%s %d: takes a port, or 0", p.flag, p.port)
 			}
+		}
+		if cmd.Flags().Changed("kafka-port") && !ports.withKafka {
+			return usagef("--kafka-port: takes --kafka beside it")
 		}
 		return dev(cmd.Context(), ports, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
@@ -170,7 +176,7 @@ func demo(ctx context.Context, s *Settings, servers *embedded, out *screen) erro
 Try next, from another terminal; what arrives is shown here:
 
   %[1]s schedule --target nats://orders.timeout --delay 5s '{"order":7}'
-  %[1]s stats
+  %[1]s list
 
 or with the nats command, from any NATS client alike:
 
@@ -186,6 +192,7 @@ or with kcat, from Kafka to Kafka and from Kafka to NATS:
   kcat -C -b %[1]s -t %[3]s
 `, strings.Join(servers.brokers, ","), s.Kafka.Ingest.Topics[0], devTopic)
 	}
+	out.printf("\nIf nothing arrives, it may have been refused; this says why:\n\n  %s dead list\n", ourself(servers))
 	out.printf("\nCtrl-C stops it.\n\n")
 	<-ctx.Done()
 	return nil

@@ -69,14 +69,18 @@ func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Wr
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.Is(err, errSilent):
 		return exitFailed
 	}
-	fmt.Fprintln(errOut, "bridge: "+oneLine(err.Error()))
+	said := oneLine(strings.ReplaceAll(err.Error(), "\n", "; "))
+	if !started {
+		said += fmt.Sprintf(" (see %q)", cmd.CommandPath()+" --help")
+	}
+	fmt.Fprintln(errOut, "bridge: "+said)
 	if !started || isUsage(err) {
 		return exitUsage
 	}

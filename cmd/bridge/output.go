@@ -100,5 +100,13 @@ func (t stamp) MarshalJSON() ([]byte, error) {
 	return []byte(`"` + formatTime(time.Time(t)) + `"`), nil
 }
 
+// plural counts what has a plain plural.
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
 // newTable writes columns; flush it at the end.
 func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }

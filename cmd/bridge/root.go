@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 )
 
@@ -55,4 +57,25 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	}
 	c.AddCommand(commands...)
 	return c
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("takes no argument such as %q", args[0])
+	}
+	return nil
+}
+
+func oneID(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("takes one id, not %d", len(args))
+	}
+	return nil
+}
+
+func onePayload(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("takes one payload, not %d: quote what has blanks", len(args))
+	}
+	return nil
 }

@@ -26,7 +26,7 @@ BRIDGE_SHUTDOWN_TIMEOUT, and exits with 0. A second signal exits at once; nothin
 is lost either way.`,
 		Example: `  BRIDGE_REDIS_URL=redis://10.0.0.5:6379/0 BRIDGE_NATS_URL=nats://10.0.0.6:4222 bridge serve
   BRIDGE_ROLES=scheduler bridge serve`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context()) },
 	}
 }
