@@ -177,6 +177,10 @@ func (d *Decoder) Decode(rec Record) delaybridge.Request {
 // refused. The request shares the record's bytes.
 func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
 	steer, headers := splitHeaders(rec.Headers)
+	if steer.unknown != "" {
+		// Passed over, a misspelt Bridge-Delay would let a route's delay hold.
+		return delaybridge.Request{}, &delaybridge.FieldError{Code: "unknown_header", Field: steer.unknown, Reason: "is no header of the bridge's, misspelt perhaps"}
+	}
 	route := d.route(rec.Origin)
 	payload := rec.Payload
 	if payload == nil && rec.Origin.Sink != delaybridge.SinkKafka {

@@ -283,3 +283,16 @@ func headerValues(rec ingest.Record) (all []byte) {
 	}
 	return all
 }
+
+// A misspelt header would be passed over, and a route's delay hold in its place.
+func TestNamesThatOnlyLookLikeOursAreRefused(t *testing.T) {
+	d := newDecoder(t, nil)
+	for _, name := range []string{"Bridge-Dealy", "Bridge-Delay ", " bridge-delay", "\tBridge-Id", "Bridge-", "BRIDGE-TARGETS"} {
+		rec := records(1)[0]
+		rec.Headers = append(rec.Headers, delaybridge.Header{Name: name, Value: []byte("5s")})
+		_, err := d.Parse(rec)
+		if fe, ok := errors.AsType[*delaybridge.FieldError](err); !ok || fe.Field != name || fe.Code != "unknown_header" {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}

@@ -32,6 +32,8 @@ const (
 type steering struct {
 	target, delay, deliverAt, id, key, keyBase64   field
 	expiresAfter, tombstone, op, rawHeaders, msgID field
+
+	unknown string // the name of a header that looks like one of ours and is none
 }
 
 // field is one value that a record gave, or did not give.
@@ -107,13 +109,32 @@ func (s *steering) byHeader(name string) (f *field, known string) {
 // left passes through, in order, repetition kept.
 func splitHeaders(headers []delaybridge.Header) (s steering, rest []delaybridge.Header) {
 	for _, h := range headers {
-		if !delaybridge.Steers(h.Name) {
-			rest = append(rest, h)
-		} else if f, name := s.byHeader(h.Name); f != nil {
+		f, name := s.byHeader(h.Name)
+		switch {
+		case f != nil:
 			f.set(name, h.Value)
+		case looksOurs(h.Name) && !isDelivered(h.Name):
+			s.unknown = h.Name
+		case !delaybridge.Steers(h.Name):
+			rest = append(rest, h)
 		}
 	}
 	return s, rest
+}
+
+// looksOurs reports whether a header was meant for the bridge, blanks around its
+// name or not.
+func looksOurs(name string) bool { return hasPrefixFold(strings.TrimSpace(name), "Bridge-") }
+
+// isDelivered reports whether a header is one that delivered messages carry: one
+// that comes back to the bridge steers nothing any more.
+func isDelivered(name string) bool {
+	for _, known := range []string{"Bridge-Scheduled-At", "Bridge-Due-At", "Bridge-Attempt", headerError} {
+		if strings.EqualFold(name, known) {
+			return true
+		}
+	}
+	return hasPrefixFold(name, headerRejectedPrefix)
 }
 
 // parseRawHeaders reads Bridge-Raw-Headers: a JSON list of [name, value], both
