@@ -157,10 +157,11 @@ func (l *lane) settleAll(ctx context.Context) {
 	}
 }
 
-// gather adds what is ready to be settled, up to a batch; the channel it returns
-// is nil once the other side has closed it.
+// gather adds what is ready to be settled, up to a batch beside what is tried
+// again, which may be of a shard that does not answer while others do. The channel
+// it returns is nil once the other side has closed it.
 func gather(pending []outcome, in chan []outcome) ([]outcome, chan []outcome) {
-	const most = 1000
+	most := len(pending) + 1000
 	for in != nil && len(pending) < most {
 		select {
 		case more, ok := <-in:
