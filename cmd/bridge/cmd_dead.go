@@ -15,8 +15,25 @@ import (
 )
 
 func newDead() *cobra.Command {
-	return group("dead", "List, show, replay and purge dead letters",
+	cmd := group("dead", "List, show, replay and purge dead letters",
 		newDeadList(), newDeadShow(), newDeadReplay(), newDeadPurge())
+	cmd.Long = `List, show, replay and purge dead letters: messages that were not delivered, kept
+with their headers, payload and the error. The reasons are
+
+  rejected   refused when it came in; its id is rejected: and its place in the source
+  permanent  the broker will never take it
+  attempts   failed as often as BRIDGE_MAX_ATTEMPTS allows
+  expired    not delivered within Bridge-Expires-After
+  abandoned  its lease ran out BRIDGE_MAX_LOST_LEASES times: processes crashed over it
+  corrupt    its record in Redis cannot be read
+
+Where a setting or a broker was at fault, put it right and replay. Where the
+message itself is wrong, schedule its payload anew and purge the letter.`
+	cmd.Example = `  bridge dead list
+  bridge dead replay --reason attempts
+  bridge dead show rejected:nats:BRIDGE_SCHEDULE:4 -o json | jq -j .payload.text |
+    bridge schedule --target nats://orders.timeout --delay 5s -`
+	return cmd
 }
 
 func newDeadList() *cobra.Command {
