@@ -38,6 +38,7 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection) 
 		return err
 	}
 
+	asked := ctx // ends when somebody wants the program to stop
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // for what has been started when a later step fails
 	g, ctx := errgroup.WithContext(ctx)
@@ -85,7 +86,11 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection) 
 	<-ctx.Done()
 	log.Info("stopping: taking in and claiming no more, finishing what is held")
 	err = waitFor(g, time.Duration(s.ShutdownTimeout)+time.Second)
-	if err != nil && !errors.Is(err, context.Canceled) {
+	switch {
+	case err == nil || errors.Is(err, context.Canceled):
+	case asked.Err() != nil:
+		log.Warn("something was left, which loses nothing", zap.Error(err))
+	default:
 		return err
 	}
 	log.Info("stopped")
