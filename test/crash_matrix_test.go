@@ -217,6 +217,9 @@ func (w *crashWorld) send(t *testing.T, dying bool) {
 }
 
 func (w *crashWorld) run(t *testing.T, c crash, n int) {
+	if n > 1 && !c.apart {
+		c.most = 2 // of what was published before and is not settled yet
+	}
 	env := w.env
 	if c.dying {
 		env = env.With(Env{"MAX_ATTEMPTS": strconv.Itoa(max(1, c.attempts)), "DEAD_TARGET": w.target.target("dead")})
