@@ -27,6 +27,8 @@ func TestExitCodes(t *testing.T) {
 		{"no command prints help", env, "", 0, ""},
 		{"help", env, "schedule --help", 0, ""},
 		{"version", env, "version", 0, ""},
+		{"version as a flag", env, "--version", 0, ""},
+		{"a misspelt setting", Env{"REDIS_URL": env["REDIS_URL"], "MAX_DELAI": "1h"}, "list", 0, "warning: BRIDGE_MAX_DELAI is set, but nothing reads it; the nearest setting is BRIDGE_MAX_DELAY"},
 		{"config", env, "config", 0, ""},
 		{"an empty list", env, "list", 0, ""},
 		{"empty stats", env, "stats", 0, ""},
@@ -65,7 +67,7 @@ func TestExitCodes(t *testing.T) {
 		{"nothing picked without Redis", nowhere, "dead purge --yes", 2, "--all"},
 		{"no target without Redis", nowhere, "schedule --delay 5s x", 2, "--target"},
 		{"a port of a broker that is not there", env, "dev --kafka-port 19092", 2, "--kafka"},
-		{"no Redis", nowhere, "list", 1, "redis at redis://127.0.0.1:1/0"},
+		{"no Redis", nowhere, "list", 1, "redis at redis://127.0.0.1:1/0 (BRIDGE_REDIS_URL)"},
 	} {
 		t.Run(row.about, func(t *testing.T) {
 			args := strings.Fields(row.args)
@@ -106,7 +108,13 @@ func TestCommandsTellTheSameStory(t *testing.T) {
 	if !strings.HasSuffix(accepted["deliver_at"].(string), "Z") || len(accepted["deliver_at"].(string)) != len("2006-01-02T15:04:05.000Z") {
 		t.Errorf("deliver_at is %s", accepted["deliver_at"])
 	}
+	if accepted["outcome"] != "scheduled" {
+		t.Errorf("the first of its id: %v", accepted)
+	}
 	again := ok("from stdin", "schedule", "--target", "nats://orders.timeout", "--delay", "30m", "--id", "one", "-")
+	if again["outcome"] != "replaced" {
+		t.Errorf("the second of its id: %v", again)
+	}
 	got := ok("", "get", "one")
 	if got["state"] != "pending" || got["target"] != "nats://orders.timeout" || got["due"] != again["deliver_at"] || got["attempts"] != 0.0 || got["payload_bytes"] != 10.0 {
 		t.Errorf("get: %v", got)

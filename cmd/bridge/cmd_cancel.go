@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,10 +69,19 @@ func newPosition() delaybridge.Position {
 	return delaybridge.Position{Source: "api:" + hex.EncodeToString(b[:]), Offset: 1}
 }
 
+// settingsFor loads the settings for a command of a person, and warns on stderr.
+func settingsFor(stderr io.Writer) (*Settings, error) {
+	s, warnings, err := loadSettings()
+	for _, w := range warnings {
+		fmt.Fprintln(stderr, "bridge: warning: "+oneLine(w))
+	}
+	return s, err
+}
+
 // withQueue wraps the work of a command that asks the queue one thing.
 func withQueue(work func(ctx context.Context, cmd *cobra.Command, args []string, s *Settings, q *luascripts.Queue) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		s, _, err := loadSettings()
+		s, err := settingsFor(cmd.ErrOrStderr())
 		if err != nil {
 			return err
 		}

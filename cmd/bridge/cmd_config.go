@@ -16,12 +16,9 @@ func newConfig() *cobra.Command {
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, warnings, err := loadSettings()
+		s, err := settingsFor(cmd.ErrOrStderr())
 		if err != nil {
 			return err
-		}
-		for _, w := range warnings {
-			fmt.Fprintln(cmd.ErrOrStderr(), "bridge: warning: "+oneLine(w))
 		}
 		if *output == formatJSON {
 			return printJSON(cmd.OutOrStdout(), listView[settingView]{Items: settingViews(s)})

@@ -36,7 +36,7 @@ hold for messages from a broker.`,
 	headers := flags.StringArrayP("header", "H", nil, "a header that passes through, NAME=VALUE; repeatable")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, _, err := loadSettings()
+		s, err := settingsFor(cmd.ErrOrStderr())
 		if err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ hold for messages from a broker.`,
 		}
 		m := request.Message
 		if *output == formatJSON {
-			return printJSON(cmd.OutOrStdout(), acceptedView{m.ID, stamp(m.Due)})
+			return printJSON(cmd.OutOrStdout(), acceptedView{m.ID, result.Outcome.String(), stamp(m.Due)})
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s for %s at %s\n", result.Outcome, printable(m.ID), printable(m.Target.String()), formatTime(m.Due))
 		return err

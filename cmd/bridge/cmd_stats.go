@@ -39,6 +39,9 @@ claimed) and far (due in over an hour), and the dead letters by reason.`,
 			if *watch && *output == formatText && isTerminal(out) {
 				fmt.Fprint(out, "\x1b[H\x1b[2J")
 			}
+			if *watch && *output == formatText {
+				fmt.Fprintf(out, "%s\n\n", formatTime(s.Now))
+			}
 			if err := printStats(out, newStatsView(s), *output); err != nil {
 				return err
 			}

@@ -37,6 +37,10 @@ func currentVersion() versionView {
 	return v
 }
 
+func (v versionView) String() string {
+	return fmt.Sprintf("bridge %s %s %s", v.Version, v.Go, v.Platform)
+}
+
 func newVersion() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",
@@ -50,7 +54,7 @@ func newVersion() *cobra.Command {
 		if *output == formatJSON {
 			return printJSON(cmd.OutOrStdout(), v)
 		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "bridge %s %s %s\n", v.Version, v.Go, v.Platform)
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), v)
 		return err
 	}
 	return cmd

@@ -68,12 +68,9 @@ dead list" says why, and "bridge list" what is still tried.`,
 
 // dev runs the embedded servers, the bridge, and a first message, until ctx ends.
 func dev(ctx context.Context, ports devPorts, stdout, stderr io.Writer) error {
-	s, warnings, err := loadSettings()
+	s, err := settingsFor(stderr)
 	if err != nil {
 		return err
-	}
-	for _, w := range warnings {
-		fmt.Fprintln(stderr, "bridge: warning: "+oneLine(w))
 	}
 	servers, err := startEmbedded(ports, append(slices.Clone([]string(s.Kafka.Ingest.Topics)), devTopic))
 	if err != nil {

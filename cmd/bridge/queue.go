@@ -45,7 +45,7 @@ func openError(s *Settings, err error) error {
 	if errors.Is(err, luascripts.ErrShards) {
 		return *wrong("SHARDS", s.Shards, "takes the number that Redis knows: "+err.Error())
 	}
-	return fmt.Errorf("redis at %s: %w", s.Redis.URL, err)
+	return fmt.Errorf("redis at %s (BRIDGE_REDIS_URL): %w", s.Redis.URL, err)
 }
 
 // inspection looks at a Redis before it is used.

@@ -26,6 +26,8 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage or a wrong setting.`,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Version = currentVersion().String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newServe(), newDev(),

@@ -18,6 +18,7 @@ type listView[T any] struct {
 // acceptedView answers a schedule request.
 type acceptedView struct {
 	ID        string `json:"id"`
+	Outcome   string `json:"outcome"` // scheduled or replaced
 	DeliverAt stamp  `json:"deliver_at"`
 }
 
