@@ -80,8 +80,16 @@ func (l *lane) judge(c delaybridge.Claim, err error, random float64) outcome {
 func (l *lane) note(out []outcome) {
 	now := time.Now()
 	reached, unreached := false, error(nil)
+	type line struct {
+		say string
+		of  *outcome
+	}
+	var lines []line
 	l.mu.Lock()
 	for i := range out {
+		if say := l.failing.note(out[i].claim.Target, out[i].err); say != "" {
+			lines = append(lines, line{say, &out[i]})
+		}
 		class := delaybridge.ClassOf(out[i].err)
 		answered := out[i].err == nil || class != delaybridge.ClassUnknown
 		l.targets.done(out[i].claim.Target.Name, answered, now)
@@ -103,6 +111,9 @@ func (l *lane) note(out []outcome) {
 		closed = l.circuit.close()
 	}
 	l.mu.Unlock()
+	for _, line := range lines {
+		l.tell(line.say, line.of)
+	}
 	if opened {
 		l.log.Warn("broker is unavailable, holding its messages back", zap.Error(unreached))
 	}

@@ -30,6 +30,7 @@ type lane struct {
 	bytes   int    // of those
 	circuit circuit
 	targets targets
+	failing failing
 
 	// Of the run goroutine alone.
 	next     []time.Time // when to claim from each shard; zero: not until a peek or wake-up says
@@ -43,7 +44,7 @@ func newLane(name string, cfg *Config, queue Queue, sink delaybridge.Sink) *lane
 	return &lane{
 		name: name, cfg: cfg, queue: queue, sink: sink, log: cfg.Log.With(zap.String("sink", name)),
 		outcomes: make(chan []outcome, 64), signal: make(chan struct{}, 1),
-		woken: make([]bool, n), next: make([]time.Time, n), targets: targets{}, failures: map[int]int{},
+		woken: make([]bool, n), next: make([]time.Time, n), targets: targets{}, failing: failing{}, failures: map[int]int{},
 	}
 }
 

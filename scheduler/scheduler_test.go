@@ -150,6 +150,32 @@ func TestWhatBecomesOfAFailedPublish(t *testing.T) {
 	}
 }
 
+func TestATargetThatFailsIsLoggedOnceAndSoIsItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue()
+		core, logged := observer.New(zap.InfoLevel)
+		var mended atomic.Bool
+		stop := start(t, q, func(ctx context.Context, batch []delaybridge.Claim) []error {
+			if mended.Load() {
+				return answer(nil)(ctx, batch)
+			}
+			return answer(delaybridge.Transient(errors.New("no stream holds the subject")))(ctx, batch)
+		}, func(c *Config) { c.Log = zap.New(core) })
+		for i := range 300 {
+			q.add("nats", fmt.Sprint("t", i%150), fmt.Sprintf("a%d", i), 0)
+		}
+		time.Sleep(30 * time.Second)
+		mended.Store(true)
+		time.Sleep(10 * time.Minute)
+		ok(t, stop)
+		begun, over := logged.FilterMessageSnippet("does not take").Len(), logged.FilterMessageSnippet("takes messages again").Len()
+		if begun != failingMost || over != failingMost || len(q.acked) != 300 {
+			t.Errorf("%d lines that a target fails, %d that it does not any more, want %d each for 150 targets; %d delivered",
+				begun, over, failingMost, len(q.acked))
+		}
+	})
+}
+
 func TestExpiredIsADeadLetterAndNotPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue()

@@ -15,7 +15,7 @@ func TestDelayedMessageArrives(t *testing.T) {
 	const delay = 1500 * time.Millisecond
 	sent := publish(t, w.js, "bridge.schedule", `{"order":7}`,
 		"Bridge-Target: nats://orders.timeout", "Bridge-Delay: 1.5s", "Bridge-Id: order-7",
-		"Trace: one", "Trace: two", "ce-type: order.placed", "Nats-Other: steers", "Bridge-Other: steers")
+		"Trace: one", "Trace: two", "ce-type: order.placed", "Nats-Other: steers", "Bridge-Attempt: 9")
 	w.table.Expect("order-7", sent.Add(delay))
 	w.table.Check(t)
 
