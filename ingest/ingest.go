@@ -87,8 +87,9 @@ func (c *Config) Validate() error {
 
 // Handler stores the records of all sources. It is safe for concurrent use.
 type Handler struct {
-	cfg  Config
-	gate gate
+	cfg      Config
+	gate     gate
+	refusals refusals
 }
 
 // NewHandler returns the handler that cfg describes.
@@ -99,7 +100,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Handler{cfg: cfg, gate: gate{cfg: cfg}}, nil
+	return &Handler{cfg: cfg, gate: gate{cfg: cfg}, refusals: refusals{log: cfg.Log}}, nil
 }
 
 // Handle decodes the records of source, a name for the log, and stores them, in
@@ -188,6 +189,9 @@ func (h *Handler) store(ctx context.Context, source string, records []Record, re
 			continue
 		}
 		stored[n] = true
+		if batch[i].Error != "" && results[i].Outcome != delaybridge.Duplicate {
+			h.refusals.note(&records[n], &batch[i], time.Now())
+		}
 		h.observe(source, &records[n], &batch[i], results[i].Outcome)
 	}
 	return failed, last

@@ -134,6 +134,32 @@ func TestHandleCountsWhatGoesToTheRejectTargetAsRejected(t *testing.T) {
 
 // Ten minutes of an unwell queue: nothing is lost, nothing is stored twice, the
 // loop neither spins nor gives up, and the log has two lines.
+// A producer that goes wrong must be heard of, and must not fill the log.
+func TestHandleTellsOfRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logged := observer.New(zap.InfoLevel)
+		q := &fakeQueue{store: func(delaybridge.Request) delaybridge.Result {
+			return delaybridge.Result{Outcome: delaybridge.Rejected}
+		}}
+		h := newHandler(t, q, func(c *ingest.Config) { c.Log = zap.New(core) })
+		bad := records(50)
+		for i := range bad {
+			bad[i].Headers[1].Value = []byte("5")
+		}
+		h.Handle(t.Context(), "nats:S", bad)
+		time.Sleep(time.Minute)
+		h.Handle(t.Context(), "nats:S", bad[:1])
+		lines := logged.All()
+		if len(lines) != 2 {
+			t.Fatalf("%d lines, want one for the first and one a minute later: %v", len(lines), lines)
+		}
+		first, second := lines[0].ContextMap(), lines[1].ContextMap()
+		if first["id"] != "rejected:nats:S:1" || !strings.Contains(first["error"].(string), "Bridge-Delay") || second["others_since"] != int64(49) {
+			t.Errorf("said %v and %v", first, second)
+		}
+	})
+}
+
 func TestHandleCopiesRejectedDeadLettersToTheDeadTarget(t *testing.T) {
 	copies := 0
 	q := &fakeQueue{store: func(r delaybridge.Request) delaybridge.Result {
