@@ -53,6 +53,18 @@ func TestFullRedis(t *testing.T) {
 			name: "a duplicate is seen all the same", seed: "due:nats a +1000\nmsg a [nats:S 7] hi",
 			do: storing(schedule("a", "hi", "nats:S 7")), want: "duplicate", state: same,
 		}, {
+			name: "so is one known by its tombstone", seed: "done:a since +0\ndone:a a d nats:S 7",
+			do: storing(schedule("a", "hi", "nats:S 7")), want: "duplicate", state: same,
+		}, {
+			name: "but for one whose tombstone there is no room to keep: its source waits", now: 600_000,
+			seed: "done:a since +0\ndone:a a d nats:S 7\ndone:b since +600000",
+			do:   storing(schedule("a", "hi", "nats:S 7")), want: oom, state: same,
+		}, {
+			name: "a cancel that is redelivered keeps its tombstone", now: 600_000,
+			seed: "done:a since +0\ndone:a a d nats:S 7\ndone:b since +600000",
+			do:   storing(cancel("a", "nats:S 7")), want: "duplicate",
+			state: "done:a since +0\ndone:a a d nats:S 7\ndone:b since +600000\ndone:b a d nats:S 7",
+		}, {
 			name: "claims run", seed: "due:nats a +0\nmsg a [nats:S 7] now\ninflight:nats b +0\nmsg b [nats:S 8] now",
 			do: func(h *harness) string { return h.claim("nats", 10) }, want: "b now +60000 0/1, a now +60000 0/0; wait 1m0s, 1 expired",
 			state: "inflight:nats a +60000\nmsg a [nats:S 7] now\ninflight:nats b +60000\nmsg b [nats:S 8] now\ntries b 0 1",

@@ -152,17 +152,31 @@ func (w *world) newRequest(source bool) modelRequest {
 }
 
 func (w *world) request(r modelRequest) {
-	if !r.FromAPI {
-		w.history = append(w.history, r)
+	batch := []modelRequest{r}
+	for !r.FromAPI && w.chance(30) { // several in one, as sources send them
+		if more := len(w.history); more > 0 && w.chance(60) {
+			batch = append(batch, w.history[more-1-w.pick(min(more, 60))])
+		} else {
+			batch = append(batch, w.newRequest(true))
+		}
+	}
+	var requests []delaybridge.Request
+	for _, r := range batch {
+		if !r.FromAPI {
+			w.history = append(w.history, r)
+		}
+		requests = append(requests, r.Request)
 	}
 	for range 1 + w.pick(6)/5 { // at times once more at once, as after a lost reply
-		got := w.q.Store(context.Background(), []delaybridge.Request{r.Request})[0]
-		want := w.model.store(w.now, r)
-		w.note("%s %s at %s as %s: %s %s", r.Op, r.Message.ID, r.Message.Position, r.body, got.Outcome, got.State)
-		if got != want {
-			w.t.Errorf("got %v %v %v, the model %v %v", got.Outcome, got.State, got.Err, want.Outcome, want.State)
+		got := w.q.Store(context.Background(), requests)
+		want := w.model.store(w.now, batch)
+		for i, r := range batch {
+			w.note("%s %s at %s as %s: %s %s, %d of %d", r.Op, r.Message.ID, r.Message.Position, r.body, got[i].Outcome, got[i].State, i+1, len(batch))
+			if got[i] != want[i] {
+				w.t.Errorf("%d: got %v %v %v, the model %v %v", i, got[i].Outcome, got[i].State, got[i].Err, want[i].Outcome, want[i].State)
+			}
+			w.audit.stored(r, got[i])
 		}
-		w.audit.stored(r, got)
 	}
 }
 
@@ -174,7 +188,7 @@ func (w *world) reject() {
 	w.names[encodedMessage(w.t, r)] = "rejected"
 	req := modelRequest{delaybridge.Request{Op: delaybridge.OpReject, Message: r, Error: "no"}, "rejected"}
 	got := w.q.Store(context.Background(), []delaybridge.Request{req.Request})[0]
-	want := w.model.store(w.now, req)
+	want := w.model.store(w.now, []modelRequest{req})[0]
 	w.note("reject %s at %s: %s", r.ID, r.Position, got.Outcome)
 	if got != want {
 		w.t.Errorf("got %v %v, the model %v", got.Outcome, got.Err, want.Outcome)
@@ -399,6 +413,9 @@ func (a *auditor) stored(r modelRequest, got delaybridge.Result) {
 	old := wasKnown && m.Position.Offset <= known
 	if old && got.Outcome == delaybridge.Duplicate {
 		a.redelivered++
+		if !pending {
+			a.settle(m.ID) // what kept it out goes on doing so
+		}
 	}
 	if old && (got.Outcome == delaybridge.Scheduled || got.Outcome == delaybridge.Replaced || got.Outcome == delaybridge.Cancelled) {
 		a.t.Errorf("%s of %s at %s was %s, though %d is known", r.Op, m.ID, m.Position, got.Outcome, known)
@@ -625,18 +642,47 @@ func (m *model) put(id string, r modelRecord) {
 	m.due[r.m.Target.Sink][id] = r.m.Due.UnixMilli() - epoch
 }
 
-func (m *model) store(now int64, r modelRequest) delaybridge.Result {
+// store carries out a batch, a run of one operation after the other. A run knows
+// the tombstones that there were before it, with those of its own, and puts again
+// at its end those by which it knew a redelivery.
+func (m *model) store(now int64, batch []modelRequest) (out []delaybridge.Result) {
+	for len(batch) > 0 {
+		tombs, op := map[string]modelTomb{}, batch[0].Op
+		for _, d := range []modelTombs{m.done[1], m.done[0]} {
+			maps.Copy(tombs, d.tombs)
+		}
+		var known []string
+		for len(batch) > 0 && batch[0].Op == op {
+			id := batch[0].Message.ID
+			_, pending := m.msg[id]
+			result := m.storeOne(now, batch[0], tombs)
+			if result.Outcome == delaybridge.Duplicate && modelSeen(tombs[id].marks, batch[0].Message.Position) && (!pending || op == delaybridge.OpReject) {
+				known = append(known, id)
+			}
+			out, batch = append(out, result), batch[1:]
+		}
+		for _, id := range known {
+			m.bless(now, id, tombs[id].state, tombs[id].marks)
+		}
+	}
+	return out
+}
+
+func (m *model) storeOne(now int64, r modelRequest, tombs map[string]modelTomb) delaybridge.Result {
 	id, p := r.Message.ID, r.Message.Position
 	record, pending := m.msg[id]
-	tomb, buried := m.tomb(id)
-	letter, dead := m.letters[id]
-	_ = letter
+	tomb, buried := tombs[id]
+	_, dead := m.letters[id]
 	marks := record.marks
 	if !pending || r.Op == delaybridge.OpReject {
 		marks = tomb.marks
 	}
 	if modelSeen(marks, p) {
 		return delaybridge.Result{Outcome: delaybridge.Duplicate}
+	}
+	bless := func(state string) {
+		m.bless(now, id, state, marks)
+		tombs[id] = modelTomb{state, marks}
 	}
 	marks = modelMark(marks, p)
 	switch r.Op {
@@ -645,7 +691,7 @@ func (m *model) store(now int64, r modelRequest) delaybridge.Result {
 			return delaybridge.Result{Outcome: delaybridge.Duplicate}
 		}
 		m.letters[id] = modelLetter{modelRecord{marks, r.body, r.Message}, now, "rejected", 0, 0, r.Error}
-		m.bless(now, id, "x", marks)
+		bless("x")
 		return delaybridge.Result{Outcome: delaybridge.Rejected}
 	case delaybridge.OpSchedule:
 		m.put(id, modelRecord{marks, r.body, r.Message})
@@ -659,7 +705,7 @@ func (m *model) store(now int64, r modelRequest) delaybridge.Result {
 			return delaybridge.Result{Outcome: delaybridge.TooLate, State: delaybridge.StateInFlight}
 		}
 		m.remove(id)
-		m.bless(now, id, "c", marks)
+		bless("c")
 		return delaybridge.Result{Outcome: delaybridge.Cancelled}
 	}
 	result, state := delaybridge.Result{Outcome: delaybridge.Unknown}, "c"
@@ -673,7 +719,7 @@ func (m *model) store(now int64, r modelRequest) delaybridge.Result {
 	}
 	if !r.FromAPI {
 		delete(m.tries, id)
-		m.bless(now, id, state, marks)
+		bless(state)
 	}
 	return result
 }

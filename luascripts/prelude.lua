@@ -81,17 +81,18 @@ local function tombstones(a, b)
     return t.since > 0 and (call('HGET', t.current, id) or call('HGET', t.older, id))
   end
 
-  -- The tombstones of a batch by id, in far less time than one by one.
+  -- The tombstones of a batch by id, in far less time than one by one. To be called before
+  -- any put, which may drop those that the batch has yet to look at.
   function t.get_all(ids)
     local all = {}
-    if t.since == 0 then return all end
+    if t.since == 0 or #ids == 0 then return all end
     local current, older = call('HMGET', t.current, unpack(ids)), call('HMGET', t.older, unpack(ids))
     for n, id in ipairs(ids) do all[id] = current[n] or older[n] end
     return all
   end
 
-  -- Writes id, tombstone, id, tombstone ... To be called after the script's first write only:
-  -- after a window the older hash takes over, emptied first.
+  -- Writes id, tombstone, id, tombstone ... After a window the older hash takes over, emptied
+  -- first.
   function t.put(now, window, ...)
     if t.since + window <= now then
       call('UNLINK', t.older)
@@ -99,6 +100,22 @@ local function tombstones(a, b)
       t.current, t.older, t.since = t.older, t.current, now
     end
     call('HSET', t.current, ...)
+  end
+
+  -- Puts the tombstones again by which redeliveries of these ids were known, so that they live
+  -- on for as long as the redeliveries come: a source whose acknowledgements are lost may go on
+  -- for many windows. Those in the hash in use live long enough, and cost no write.
+  function t.renew(now, window, ids, all)
+    if #ids == 0 then return end
+    local held = t.since + window > now and call('HMGET', t.current, unpack(ids)) or {}
+    local old = {}
+    for n, id in ipairs(ids) do
+      if not held[n] then
+        old[#old + 1] = id
+        old[#old + 1] = all[id]
+      end
+    end
+    if #old > 0 then t.put(now, window, unpack(old)) end
   end
   return t
 end

@@ -265,7 +265,7 @@ func (q *Queue) requestRun(op delaybridge.Op, shard int) *run {
 		return &run{
 			script: q.scripts.schedule,
 			keys:   k.lanes(k.msg, k.tries, k.doneA, k.doneB),
-			args:   []any{wakeChannel(q.cfg.Namespace), shard},
+			args:   []any{wakeChannel(q.cfg.Namespace), shard, q.now(), q.ceiling(), q.window()},
 		}
 	}
 }

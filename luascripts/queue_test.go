@@ -168,11 +168,13 @@ func TestSchedule(t *testing.T) {
 			want:  "duplicate, duplicate",
 			state: same,
 		}, {
-			name:  "a redelivery of what was cancelled, and lies in the older tombstones, does not bring it back",
-			seed:  "done:a since +0\ndone:a a c nats:S 8\ndone:b since +600000",
-			do:    storing(schedule("a", "hi", "nats:S 7")),
-			want:  "duplicate",
-			state: same,
+			name: "a redelivery of what was cancelled, and lies in the older tombstones, does not bring it back",
+			now:  600_000,
+			seed: "done:a since +0\ndone:a a c nats:S 8\ndone:b since +600000",
+			do:   storing(schedule("a", "hi", "nats:S 7")),
+			want: "duplicate",
+			// And the next one will not, either.
+			state: "done:a since +0\ndone:a a c nats:S 8\ndone:b since +600000\ndone:b a c nats:S 8",
 		}, {
 			name: "the newer of two tombstones counts",
 			seed: "done:a since +600000\ndone:a a d kafka:t:0 1 nats:S 7\ndone:b since +0\ndone:b a d nats:S 7",
@@ -418,7 +420,7 @@ func TestTombstones(t *testing.T) {
 			seed:  "done:a since +0\ndone:a a d nats:S 7",
 			do:    storing(cancel("b", "nats:S 9"), schedule("a", "hi", "nats:S 7")),
 			want:  "unknown, duplicate",
-			state: "done:a since +0\ndone:a a d nats:S 7\ndone:b since +60000000\ndone:b b c nats:S 9",
+			state: "done:a since +0\ndone:a a d nats:S 7\ndone:b since +60000000\ndone:b b c nats:S 9\ndone:b a d nats:S 7",
 		}, {
 			name: "Redis's clock far ahead of the host's takes none: some of the last window would be lost",
 			seed: "done:a since +0\ndone:a a d nats:S 7\ndone:b since -600000\ndone:b z d nats:S 1",
@@ -427,7 +429,58 @@ func TestTombstones(t *testing.T) {
 				return h.store(cancel("b", "nats:S 9"), schedule("z", "hi", "nats:S 1"))
 			},
 			want:  "unknown, duplicate",
-			state: "done:a since +0\ndone:a a d nats:S 7\ndone:a b c nats:S 9\ndone:b since -600000\ndone:b z d nats:S 1",
+			state: "done:a since +0\ndone:a a d nats:S 7\ndone:a b c nats:S 9\ndone:a z d nats:S 1\ndone:b since -600000\ndone:b z d nats:S 1",
+		}, {
+			name: "a redelivery keeps its tombstone, as it is", now: window,
+			seed:  "done:a since +0\ndone:a a d nats:S 7 kafka:t:0 1\ndone:a b d nats:S 3\ndone:b since -600000\ndone:b z d nats:S 1",
+			do:    storing(schedule("a", "hi", "nats:S 6")),
+			want:  "duplicate",
+			state: "done:a since +0\ndone:a a d nats:S 7 kafka:t:0 1\ndone:a b d nats:S 3\ndone:b since +600000\ndone:b a d nats:S 7 kafka:t:0 1",
+		}, {
+			name: "so that redeliveries in every window are known for ever", now: window,
+			seed: "done:a since +0\ndone:a a d nats:S 7",
+			do: func(h *harness) (all string) {
+				for range 5 {
+					all += h.store(schedule("a", "hi", "nats:S 7")) + ", "
+					h.at(h.now + 2*window - 1)
+				}
+				return all
+			},
+			want:  "duplicate, duplicate, duplicate, duplicate, duplicate, ",
+			state: "done:a since +4199997\ndone:a a d nats:S 7\ndone:b since +5399996\ndone:b a d nats:S 7",
+		}, {
+			name: "of one batch, redeliveries keep theirs where the batch drops the older ones", now: 2 * window,
+			seed:  "done:a since +0\ndone:a a c nats:S 7\ndone:a b d nats:S 8\ndone:b since +600000\ndone:b c d nats:S 9",
+			do:    storing(cancel("d", "nats:S 10"), cancel("a", "nats:S 7"), cancel("b", "nats:S 8"), cancel("c", "nats:S 9"), cancel("b", "nats:S 11")),
+			want:  "unknown, duplicate, duplicate, duplicate, too_late delivered",
+			state: "done:a since +1200000\ndone:a d c nats:S 10\ndone:a a c nats:S 7\ndone:a b d nats:S 11\ndone:a c d nats:S 9\ndone:b since +600000\ndone:b c d nats:S 9",
+		}, {
+			name: "and beside what is new, which does not lose what is known of its id", now: 2 * window,
+			seed:  "done:a since +0\ndone:a a c nats:S 7\ndone:a b d nats:S 8\ndone:b since +600000",
+			do:    storing(schedule("a", "hi", "nats:S 7"), schedule("b", "hi", "nats:S 9"), schedule("a", "again", "nats:S 10"), schedule("a", "hi", "nats:S 7")),
+			want:  "duplicate, scheduled, scheduled, duplicate",
+			state: "done:a since +1200000\ndone:a a c nats:S 7\ndone:b since +600000\ndue:nats a +3000\nmsg a [nats:S 10] again\ndue:nats b +1000\nmsg b [nats:S 9] hi",
+		}, {
+			name: "a redelivery by which a host's clock far ahead goes does not make others old", now: window - 1,
+			seed: "done:a since +0\ndone:a a d nats:S 7\ndone:b since -600000\ndone:b z d nats:S 1",
+			do: func(h *harness) string {
+				h.host = 100 * window
+				return h.store(schedule("z", "hi", "nats:S 1"))
+			},
+			want:  "duplicate",
+			state: "done:a since +0\ndone:a a d nats:S 7\ndone:a z d nats:S 1\ndone:b since -600000\ndone:b z d nats:S 1",
+		}, {
+			name: "a cancel that is redelivered keeps its tombstone too", now: window,
+			seed:  "done:a since +0\ndone:a a c nats:S 8",
+			do:    storing(cancel("a", "nats:S 8")),
+			want:  "duplicate",
+			state: "done:a since +0\ndone:a a c nats:S 8\ndone:b since +600000\ndone:b a c nats:S 8",
+		}, {
+			name: "so does a rejected request", now: window,
+			seed:  "done:a since +0\ndone:a r x nats:S 7",
+			do:    storing(delaybridge.Request{Op: delaybridge.OpReject, Message: message("r", "hi", "nats:S 7")}),
+			want:  "duplicate",
+			state: "done:a since +0\ndone:a r x nats:S 7\ndone:b since +600000\ndone:b r x nats:S 7",
 		}, {
 			name: "a new tombstone stands beside an older one of its id, and is the one that counts", now: window,
 			seed: "done:a since +0\ndone:a a d nats:S 7\ninflight:nats a +660000\nmsg a [nats:S 8] hi",

@@ -10,17 +10,23 @@
 -- ARGV[3]     window     ms, how long a tombstone lives at least
 -- ARGV[4...]  id, source, offset, error, message: five for each item
 --
--- Returns  one for each item: 0 rejected, 1 duplicate (nothing changed)
+-- Returns  one for each item: 0 rejected, 1 duplicate (nothing changed, but that the
+--          tombstone by which it was known lives on)
 -- Cost     O(log D) an item, D dead letters
 
 local now = now_ms(ARGV[1])
 local allowed, window = allowed_ms(ARGV[1], ARGV[2]), tonumber(ARGV[3])
 local done = tombstones(KEYS[4], KEYS[5])
-local out = {}
+local ids, known, out = {}, {}, {}
+for i = 4, #ARGV, 5 do ids[#ids + 1] = ARGV[i] end
+local tombs = done.get_all(ids)
 for i = 4, #ARGV, 5 do
   local id, source, offset = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local marks = string.sub(done.get(id) or '', 3)
-  if seen(id, marks, source, offset) or call('HEXISTS', KEYS[2], id) == 1 then
+  local marks = string.sub(tombs[id] or '', 3)
+  if seen(id, marks, source, offset) then
+    known[#known + 1] = id
+    out[#out + 1] = 1
+  elseif call('HEXISTS', KEYS[2], id) == 1 then
     out[#out + 1] = 1
   else
     marks = add_mark(id, marks, source, offset)
@@ -29,8 +35,10 @@ for i = 4, #ARGV, 5 do
       string.format('1 rejected 0 0 %d\n', #ARGV[i + 3]) .. ARGV[i + 3] .. '1 ' .. marks .. '\n' .. ARGV[i + 4])
     call('ZADD', KEYS[1], now, id)
     call('HINCRBY', KEYS[3], 'rejected', 1)
-    done.put(allowed, window, id, 'x ' .. marks)
+    tombs[id] = 'x ' .. marks
+    done.put(allowed, window, id, tombs[id])
     out[#out + 1] = 0
   end
 end
+done.renew(allowed, window, known, tombs)
 return out

@@ -8,17 +8,21 @@
 -- KEYS[10]    done:b    hash, id -> tombstone
 -- ARGV[1]     channel   for wake-ups
 -- ARGV[2]     shard     its number, for wake-ups
--- ARGV[3...]  id, lane (1..3), due in ms, source, offset, message: six for each item
+-- ARGV[3]     now       ms, '' for Redis's own clock
+-- ARGV[4]     ceiling   ms, the latest time that the host's clock allows
+-- ARGV[5]     window    ms, how long a tombstone lives at least
+-- ARGV[6...]  id, lane (1..3), due in ms, source, offset, message: six for each item
 --
--- Returns  one for each item: 0 scheduled, 1 replaced, 2 duplicate or stale (nothing changed)
+-- Returns  one for each item: 0 scheduled, 1 replaced, 2 duplicate or stale (nothing changed,
+--          but that the tombstone by which it was known lives on)
 -- Cost     O(log N) an item, N items waiting; one PUBLISH a lane where the earliest moved forward
 
 local done = tombstones(KEYS[9], KEYS[10])
 local heads, wake, out = {}, {}, {}
-local ids, tombs = {}, nil
-for i = 3, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
+local ids, tombs, known = {}, nil, {}
+for i = 6, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
 
-for i = 3, #ARGV, 6 do
+for i = 6, #ARGV, 6 do
   local id, lane, due = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local source, offset = ARGV[i + 3], ARGV[i + 4]
   local record = call('HGET', KEYS[7], id)
@@ -30,6 +34,7 @@ for i = 3, #ARGV, 6 do
     marks = string.sub(tombs[id] or '', 3)
   end
   if seen(id, marks, source, offset) then
+    if not record then known[#known + 1] = id end
     out[#out + 1] = 2
   else
     if not heads[lane] then
@@ -52,5 +57,7 @@ for i = 3, #ARGV, 6 do
   end
 end
 
+-- Where nothing else was written, a full Redis refuses this too, and the source waits.
+done.renew(allowed_ms(ARGV[3], ARGV[4]), tonumber(ARGV[5]), known, tombs)
 for lane in pairs(wake) do call('PUBLISH', ARGV[1], lane .. ' ' .. ARGV[2]) end
 return out
