@@ -27,7 +27,7 @@ const (
 // outcome is a claim on its way to being settled.
 type outcome struct {
 	claim   delaybridge.Claim
-	until   time.Time // when settling stops being worth while: the lease is over
+	until   time.Time // see leaseUntil; settling is not worth while any more then
 	verdict verdict
 	err     error
 	after   time.Duration // of tryAgain
@@ -38,6 +38,9 @@ type outcome struct {
 
 // deliver publishes one batch and passes on what became of each message.
 func (l *lane) deliver(ctx context.Context, batch []delaybridge.Claim, until time.Time) {
+	if l.tooLate(batch, until) {
+		return
+	}
 	errs := l.sink.Publish(ctx, batch)
 	delaybridge.Failpoint("confirmed")
 	out := make([]outcome, len(batch))

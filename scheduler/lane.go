@@ -91,8 +91,9 @@ func (l *lane) run(ctx context.Context) error {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		l.peekIfTime(work)
+		until := l.leaseUntil()
 		claims := l.claim(work)
-		l.publish(ctx, work, claims, &publishers)
+		l.publish(ctx, work, claims, until, &publishers)
 		if len(claims) > 0 {
 			continue
 		}
@@ -296,11 +297,10 @@ func (l *lane) idleFor() time.Duration {
 
 // publish hands claims to publishers, a batch for each target, so that a target
 // that does not answer holds up no other.
-func (l *lane) publish(ctx, work context.Context, claims []delaybridge.Claim, publishers *sync.WaitGroup) {
+func (l *lane) publish(ctx, work context.Context, claims []delaybridge.Claim, until time.Time, publishers *sync.WaitGroup) {
 	if len(claims) == 0 {
 		return
 	}
-	until := time.Now().Add(l.cfg.Lease)
 	var put []outcome
 	if ctx.Err() != nil {
 		for i := range claims {

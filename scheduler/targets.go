@@ -64,6 +64,17 @@ func (ts targets) done(name string, answered bool, now time.Time) {
 	}
 }
 
+// drop counts one message less in hand, of which nothing was sent.
+func (ts targets) drop(name string) {
+	t := ts[name]
+	if t == nil {
+		return
+	}
+	if t.held--; t.held <= 0 && !t.suspect {
+		delete(ts, name)
+	}
+}
+
 // stuck is how much is in hand for targets that do not answer.
 func (ts targets) stuck(now time.Time) (n int) {
 	for _, t := range ts {
