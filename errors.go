@@ -66,6 +66,9 @@ const (
 	ClassTransient
 	// ClassPermanent: this message will never be taken.
 	ClassPermanent
+
+	// Classes is how many there are.
+	Classes = iota
 )
 
 var classNames = [...]string{"unknown", "unavailable", "transient", "permanent"}

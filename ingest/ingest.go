@@ -88,8 +88,11 @@ func (c *Config) Validate() error {
 // Handler stores the records of all sources. It is safe for concurrent use.
 type Handler struct {
 	cfg      Config
-	gate     gate
-	refusals refusals
+	gate     *gate
+	refusals *refusals
+	// turn beats with each try, which may be many: a queue that is away is no
+	// loop that hangs. It may be nil.
+	turn *delaybridge.Pulse
 }
 
 // NewHandler returns the handler that cfg describes.
@@ -100,7 +103,12 @@ func NewHandler(cfg Config) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Handler{cfg: cfg, gate: gate{cfg: cfg}, refusals: refusals{log: cfg.Log}}, nil
+	return &Handler{cfg: cfg, gate: &gate{cfg: cfg}, refusals: &refusals{log: cfg.Log}}, nil
+}
+
+// withPulse returns the handler for a loop with that pulse.
+func (h *Handler) withPulse(turn *delaybridge.Pulse) *Handler {
+	return &Handler{cfg: h.cfg, gate: h.gate, refusals: h.refusals, turn: turn}
 }
 
 // Handle decodes the records of source, a name for the log, and stores them, in
@@ -130,6 +138,7 @@ func (h *Handler) handle(ctx context.Context, source string, records []Record) [
 	}
 	retry := backoff{min: h.cfg.RetryMin, max: h.cfg.RetryMax}
 	for {
+		h.turn.Beat()
 		var err error
 		left, err = h.store(ctx, source, records, requests, left, stored)
 		if len(left) == 0 {
@@ -212,11 +221,14 @@ func (h *Handler) observe(source string, record *Record, request *delaybridge.Re
 
 // Open reports whether a source may pull more. It asks the queue at most once a
 // second.
-func (h *Handler) Open(ctx context.Context) bool { return h.gate.open(ctx) }
+func (h *Handler) Open(ctx context.Context) bool {
+	h.turn.Beat()
+	return h.gate.open(ctx)
+}
 
 // WaitOpen returns when a source may pull more, or with ctx's error.
 func (h *Handler) WaitOpen(ctx context.Context) error {
-	for !h.gate.open(ctx) {
+	for !h.Open(ctx) {
 		if !sleep(ctx, gateInterval) {
 			return ctx.Err()
 		}
@@ -229,6 +241,7 @@ func (h *Handler) WaitOpen(ctx context.Context) error {
 func (h *Handler) Incarnation(ctx context.Context, source, mark string) (string, error) {
 	retry := backoff{min: h.cfg.RetryMin, max: h.cfg.RetryMax}
 	for {
+		h.turn.Beat()
 		name, err := h.cfg.Queue.Incarnation(ctx, source, mark)
 		if err == nil {
 			if retry.tries >= loggedTry {

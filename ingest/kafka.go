@@ -139,6 +139,7 @@ type Kafka struct {
 	addr      net.Addr
 	log       *zap.Logger
 
+	turn      delaybridge.Pulse // of Run and what it calls
 	connected atomic.Bool
 	skipped   atomic.Int64
 	mu        sync.Mutex
@@ -154,9 +155,10 @@ func NewKafka(cfg KafkaConfig, handler *Handler) (*Kafka, error) {
 		return nil, err
 	}
 	k := &Kafka{
-		cfg: cfg, handler: handler, transport: cfg.Transport, addr: kafka.TCP(cfg.Brokers...), log: cfg.Log,
+		cfg: cfg, transport: cfg.Transport, addr: kafka.TCP(cfg.Brokers...), log: cfg.Log,
 		lag: make(map[topicPartition]int64),
 	}
+	k.handler = handler.withPulse(&k.turn)
 	if k.transport == nil {
 		k.transport = &kafka.Transport{ClientID: cfg.ClientID, MetadataTopics: cfg.Topics}
 	}
@@ -171,6 +173,7 @@ func (k *Kafka) Run(ctx context.Context) error {
 	if k.cfg.Transport == nil {
 		defer k.transport.CloseIdleConnections()
 	}
+	defer k.turn.Rest()
 	for {
 		topics := k.awaitTopics(ctx)
 		if ctx.Err() != nil {
@@ -213,6 +216,15 @@ func (k *Kafka) clearLag() {
 // Skipped returns how many offsets were deleted by Kafka before they were read.
 func (k *Kafka) Skipped() int64 { return k.skipped.Load() }
 
+// Stalled names the loop if it has made no turn for that long. Waiting for
+// brokers, for the group, or for the queue is no stall.
+func (k *Kafka) Stalled(d time.Duration) []string {
+	if k.turn.Missed(d) {
+		return []string{"reading Kafka topics"}
+	}
+	return nil
+}
+
 // Connected reports whether the brokers answered when they were last asked.
 func (k *Kafka) Connected() bool { return k.connected.Load() }
 
@@ -232,6 +244,7 @@ func (k *Kafka) awaitTopics(ctx context.Context) map[string]*kafkaTopic {
 	retry := backoff{min: 250 * time.Millisecond, max: min(k.cfg.WatchInterval, 5*time.Second)}
 	told := ""
 	for {
+		k.turn.Beat()
 		topics, err := k.describeTopics(ctx, k.cfg.Topics)
 		k.connected.Store(err == nil)
 		present := make(map[string]*kafkaTopic)

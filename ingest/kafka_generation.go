@@ -117,6 +117,7 @@ func (g *generation) run(ctx context.Context) {
 		g.read(ctx)
 	}
 	cancel()
+	g.k.turn.Rest()
 	g.calls.Wait()
 	beside.Wait()
 	last, done := context.WithTimeout(context.WithoutCancel(ctx), g.k.cfg.StopTimeout)
@@ -212,6 +213,7 @@ func leaderOf(t *kafkaTopic, partition int32) kafkaLeader {
 func tryUntil[T any](ctx context.Context, g *generation, what string, do func() (T, error)) (T, bool) {
 	retry := kafkaBackoff()
 	for {
+		g.k.turn.Beat()
 		v, err := do()
 		if err == nil {
 			return v, true
@@ -233,6 +235,10 @@ func (g *generation) read(ctx context.Context) {
 	defer timer.Stop()
 	for {
 		timer.Reset(g.plan(ctx))
+		g.k.turn.Beat()
+		if !slices.ContainsFunc(g.order, func(p *partition) bool { return p.busy }) {
+			g.k.turn.Rest() // until a partition's time comes, if it has any
+		}
 		select {
 		case <-ctx.Done():
 			return

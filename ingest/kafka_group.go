@@ -50,6 +50,7 @@ func (k *Kafka) subscribe(ctx context.Context, topics map[string]*kafkaTopic) er
 
 	told := ""
 	for {
+		k.turn.Rest() // others may take as long as they like to join
 		gen, err := group.Next(ctx)
 		if ctx.Err() != nil || errors.Is(err, kafka.ErrGroupClosed) {
 			return nil

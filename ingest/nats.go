@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+
+	"delaybridge"
 )
 
 // NATSConfig says what is read from JetStream, and how.
@@ -122,6 +124,8 @@ type NATS struct {
 	handler *Handler
 	log     *zap.Logger
 
+	looking delaybridge.Pulse // of Run
+
 	mu      sync.Mutex
 	readers map[string]*streamReader // by stream
 	said    map[string]string        // what the log was told last, by topic
@@ -161,6 +165,22 @@ func (n *NATS) Lag() map[string]int64 {
 	return lag
 }
 
+// Stalled names the loops that have made no turn for that long, none if all is
+// well. Waiting for a server, or for the queue, is no stall.
+func (n *NATS) Stalled(d time.Duration) (names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.looking.Missed(d + n.cfg.LookInterval) {
+		names = append(names, "looking for NATS streams")
+	}
+	for _, stream := range slices.Sorted(maps.Keys(n.readers)) {
+		if n.readers[stream].turn.Missed(d) {
+			names = append(names, "reading stream "+stream)
+		}
+	}
+	return names
+}
+
 // Run reads until ctx ends. Then it pulls no more, stores what it has in hand
 // (within the handler's grace), acknowledges it, and returns nil. Nothing that
 // the server, its streams or the queue do ends it earlier, except that the
@@ -181,7 +201,9 @@ func (n *NATS) Run(ctx context.Context) error {
 	retry := backoff{min: 100 * time.Millisecond, max: 5 * time.Second}
 	look := time.NewTimer(0)
 	defer look.Stop()
+	defer n.looking.Rest()
 	for {
+		n.looking.Beat()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -260,5 +282,6 @@ func (n *NATS) sayOnce(topic, text string, fields ...zap.Field) {
 
 // api returns a context for one call to the JetStream API.
 func (n *NATS) api(ctx context.Context) (context.Context, context.CancelFunc) {
+	n.looking.Beat() // many subjects take many calls
 	return context.WithTimeout(ctx, n.cfg.APITimeout)
 }

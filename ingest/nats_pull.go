@@ -26,6 +26,9 @@ type streamReader struct {
 	log     *zap.Logger
 	cancel  context.CancelFunc
 
+	handler *Handler          // of NATS, with the pulse
+	turn    delaybridge.Pulse // of run
+
 	ackFloor atomic.Uint64 // all up to it, by stream sequence, is acknowledged
 	lag      atomic.Int64
 
@@ -36,7 +39,15 @@ type streamReader struct {
 }
 
 func newStreamReader(n *NATS, stream string, filters []string) *streamReader {
-	return &streamReader{NATS: n, stream: stream, filters: filters, log: n.log.With(zap.String("stream", stream))}
+	r := &streamReader{NATS: n, stream: stream, filters: filters, log: n.log.With(zap.String("stream", stream))}
+	r.handler = n.handler.withPulse(&r.turn)
+	return r
+}
+
+// api is that of NATS, for calls of this loop.
+func (r *streamReader) api(ctx context.Context) (context.Context, context.CancelFunc) {
+	r.turn.Beat()
+	return context.WithTimeout(ctx, r.cfg.APITimeout)
 }
 
 // run reads until ctx ends or the stream is gone.
@@ -44,6 +55,7 @@ func (r *streamReader) run(ctx context.Context) {
 	graceful, cancel := withGrace(ctx, r.handler.cfg.Grace)
 	defer cancel()
 	r.graceful = graceful
+	defer r.turn.Rest()
 	retry := backoff{min: 50 * time.Millisecond, max: 5 * time.Second}
 	working := func() {
 		if retry.tries >= loggedTry {
@@ -52,6 +64,7 @@ func (r *streamReader) run(ctx context.Context) {
 		retry.tries = 0
 	}
 	for {
+		r.turn.Beat()
 		err := r.attach(ctx)
 		if err == nil {
 			err = r.pull(ctx, working)
@@ -93,6 +106,7 @@ type pullSession struct {
 	credit   int       // messages that open pulls may still bring
 	gap      bool      // for some time no pull was open: verify before the next one
 	verified time.Time // or it was verified long ago
+	measured time.Time // when the lag was asked for while nothing is pulled
 	got      bool      // a message came since the last pull
 	large    bool      // the next message is larger than BatchBytes
 }
@@ -116,6 +130,7 @@ func (r *streamReader) pull(ctx context.Context, working func()) error {
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	for {
+		s.turn.Beat()
 		if err := s.refill(ctx); err != nil {
 			return err
 		}
@@ -155,6 +170,7 @@ func (s *pullSession) refill(ctx context.Context) error {
 	}
 	if !s.handler.Open(ctx) {
 		s.gap = s.gap || s.credit == 0
+		s.measure(ctx)
 		return nil
 	}
 	if s.gap || stale {
@@ -187,6 +203,20 @@ func (s *pullSession) refill(ctx context.Context) error {
 	s.credit += request.Batch
 	s.got = false
 	return nil
+}
+
+// measure keeps the lag up to date while nothing is pulled, which is when it grows.
+func (s *pullSession) measure(ctx context.Context) {
+	if time.Since(s.measured) < s.cfg.LookInterval {
+		return
+	}
+	s.measured = time.Now()
+	api, cancel := s.api(ctx)
+	defer cancel()
+	consumer, err := s.js.Consumer(api, s.stream, s.cfg.Durable)
+	if err == nil && consumer.CachedInfo().Created.Equal(s.life.consumer) {
+		s.note(consumer.CachedInfo())
+	}
 }
 
 // next returns what came: a batch, or what there is once Linger has passed since

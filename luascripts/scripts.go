@@ -41,6 +41,8 @@ var (
 	repairLua string
 	//go:embed page.lua
 	pageLua string
+	//go:embed probe.lua
+	probeLua string
 )
 
 // script is one transition's text with its name for errors.
@@ -49,11 +51,11 @@ type script struct {
 	*redis.Script
 }
 
-// scripts are all transitions, and page, which only reads. A Queue has its own,
+// scripts are all transitions, and page and probe, which change nothing. A Queue has its own,
 // so that the tests can put Redis's "#!lua" line before them, with which it
 // checks keys and slots.
 type scripts struct {
-	schedule, cancel, claim, ack, retry, release, bury, reject, replay, purge, sweep, stray, repair, page script
+	schedule, cancel, claim, ack, retry, release, bury, reject, replay, purge, sweep, stray, repair, page, probe script
 }
 
 func newScripts(shebang string) scripts {
@@ -66,6 +68,7 @@ func newScripts(shebang string) scripts {
 		release: text("release", releaseLua), bury: text("bury", buryLua), reject: text("reject", rejectLua),
 		replay: text("replay", replayLua), purge: text("purge", purgeLua), sweep: text("sweep", sweepLua),
 		stray: text("stray", strayLua), repair: text("repair", repairLua), page: text("page", pageLua),
+		probe: text("probe", probeLua),
 	}
 }
 

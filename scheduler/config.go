@@ -81,6 +81,8 @@ type Config struct {
 	// context has ended. Defaults to 30 s.
 	ShutdownTimeout time.Duration
 
+	// Observe counts what happens. Defaults to none.
+	Observe Observer
 	// Log takes what an operator wants to know; nothing for each message but
 	// for dead letters. Defaults to no log.
 	Log *zap.Logger

@@ -42,6 +42,7 @@ func (l *lane) deliver(ctx context.Context, batch []delaybridge.Claim, until tim
 		return
 	}
 	errs := l.sink.Publish(ctx, batch)
+	returned := time.Now()
 	delaybridge.Failpoint("confirmed")
 	out := make([]outcome, len(batch))
 	for i := range batch {
@@ -53,6 +54,7 @@ func (l *lane) deliver(ctx context.Context, batch []delaybridge.Claim, until tim
 		out[i].until = until
 	}
 	l.note(out)
+	l.observe(out, returned)
 	l.outcomes <- out
 }
 
@@ -113,6 +115,9 @@ func (l *lane) note(out []outcome) {
 	case reached:
 		closed = l.circuit.close()
 	}
+	if (opened || closed) && l.cfg.Observe != nil {
+		l.cfg.Observe.Circuit(l.name, opened) // under the lock, so that the last word is true
+	}
 	l.mu.Unlock()
 	for _, line := range lines {
 		l.tell(line.say, line.of)
@@ -130,10 +135,13 @@ func (l *lane) note(out []outcome) {
 func (l *lane) settleAll(ctx context.Context) {
 	var pending []outcome
 	in := l.outcomes
+	defer l.settling.Rest()
 	for failures := 0; ; {
+		l.settling.Beat()
 		if failures > 0 {
 			sleep(ctx, probeAfter(failures))
 		} else if len(pending) == 0 {
+			l.settling.Rest()
 			select {
 			case more, ok := <-in:
 				if !ok {
@@ -142,6 +150,7 @@ func (l *lane) settleAll(ctx context.Context) {
 				pending = more
 			case <-ctx.Done():
 			}
+			l.settling.Beat()
 		}
 		pending, in = gather(pending, in)
 		if ctx.Err() != nil {
@@ -165,6 +174,7 @@ func (l *lane) settleAll(ctx context.Context) {
 		}
 	}
 	// Publishers must be able to hand in what they have.
+	l.settling.Rest()
 	if in != nil {
 		for range in {
 		}
@@ -221,6 +231,7 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 	}
 	lost := 0
 	sift := func(indexes []int, errs []error) {
+		l.settling.Beat()
 		for n, i := range indexes {
 			switch err := errs[n]; {
 			case err == nil:

@@ -24,6 +24,8 @@ type lane struct {
 	outcomes chan []outcome // from publishers to the settler
 	signal   chan struct{}  // to run: something below has changed
 
+	running, settling delaybridge.Pulse // of run and the settler
+
 	mu      sync.Mutex
 	woken   []bool // shards with something earlier
 	held    int    // claims in hand, settled ones excluded
@@ -90,7 +92,9 @@ func (l *lane) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
+		l.running.Beat()
 		l.peekIfTime(work)
+		l.running.Beat()
 		until := l.leaseUntil()
 		claims := l.claim(work)
 		l.publish(ctx, work, claims, until, &publishers)
@@ -98,6 +102,7 @@ func (l *lane) run(ctx context.Context) error {
 			continue
 		}
 		timer.Reset(l.idleFor())
+		l.running.Beat()
 		select {
 		case <-ctx.Done():
 		case <-l.signal:
@@ -105,6 +110,7 @@ func (l *lane) run(ctx context.Context) error {
 		}
 	}
 
+	l.running.Rest() // the shutdown timeout bounds the rest
 	finished := make(chan struct{})
 	go func() {
 		publishers.Wait()
@@ -201,6 +207,9 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 			l.next[g.Shard] = time.Now().Add(g.Wait)
 		}
 		if g.LeasesExpired > 0 {
+			if l.cfg.Observe != nil {
+				l.cfg.Observe.LeasesExpired(l.name, g.LeasesExpired)
+			}
 			l.log.Warn("leases ran out: a process crashed or stalled, their messages are delivered again",
 				zap.Int("shard", g.Shard), zap.Int("count", g.LeasesExpired))
 		}

@@ -46,6 +46,21 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// Stalled names the loops that have made no turn for that long, none if all is
+// well. A lane that waits for its next look at the queue does not stall.
+func (s *Scheduler) Stalled(d time.Duration) (names []string) {
+	for _, name := range s.cfg.Lanes {
+		l := s.lanes[name]
+		if l.running.Missed(d + s.cfg.PollMax) {
+			names = append(names, "claiming for "+name)
+		}
+		if l.settling.Missed(d) {
+			names = append(names, "settling for "+name)
+		}
+	}
+	return names
+}
+
 // watch wakes lanes when something earlier comes in. While the subscription is
 // broken the lanes find it by themselves, a poll later.
 func (s *Scheduler) watch(ctx context.Context) {
@@ -84,17 +99,26 @@ func (s *Scheduler) sweep(ctx context.Context) {
 		log := s.cfg.Log.With(zap.Int("shard", shard))
 		wiped, err := s.queue.Wiped(ctx)
 		if wiped {
+			if s.cfg.Observe != nil {
+				s.cfg.Observe.Wiped()
+			}
 			log.Error("Redis has lost its data: what was pending is gone, what comes in from now on is kept")
 		}
 		if err == nil {
 			var dropped int
 			if dropped, err = s.queue.Sweep(ctx, shard); dropped > 0 {
+				if s.cfg.Observe != nil {
+					s.cfg.Observe.DeadTrimmed(dropped)
+				}
 				log.Warn("dead letters dropped by age", zap.Int("count", dropped))
 			}
 		}
 		if err == nil {
 			var repaired int
 			if repaired, err = s.queue.Repair(ctx, shard); repaired > 0 {
+				if s.cfg.Observe != nil {
+					s.cfg.Observe.Repaired(repaired)
+				}
 				log.Error("messages had fallen out of the queue's index and are due again", zap.Int("count", repaired))
 			}
 		}
