@@ -165,7 +165,8 @@ const (
 // Reasons lists every reason, in the order in which they are shown.
 var Reasons = []Reason{ReasonRejected, ReasonPermanent, ReasonAttempts, ReasonExpired, ReasonAbandoned, ReasonCorrupt}
 
-// DeadLetter is a message that was given up.
+// DeadLetter is a message that was given up. An id has one letter, the newest: it
+// takes the place of an older one.
 type DeadLetter struct {
 	Message
 	Reason Reason

@@ -403,12 +403,17 @@ func (a *auditor) clock() {
 // settle notes that a tombstone now holds what is known of an id.
 func (a *auditor) settle(id string) { a.settles[id], a.latest[id] = a.h.now, a.h.now }
 
+// forget lets go of what is known of an id whose tombstone may have gone.
+func (a *auditor) forget(id string) {
+	if _, pending := a.owed[id]; !pending && a.latest[id]-a.settles[id] >= a.h.q.cfg.DedupWindow.Milliseconds() {
+		delete(a.known, id)
+	}
+}
+
 func (a *auditor) stored(r modelRequest, got delaybridge.Result) {
 	m := &r.Message
+	a.forget(m.ID)
 	_, pending := a.owed[m.ID]
-	if !pending && a.latest[m.ID]-a.settles[m.ID] >= a.h.q.cfg.DedupWindow.Milliseconds() {
-		delete(a.known, m.ID) // its tombstone may have gone
-	}
 	known, wasKnown := a.known[m.ID][m.Position.Source]
 	old := wasKnown && m.Position.Offset <= known
 	if old && got.Outcome == delaybridge.Duplicate {
@@ -516,6 +521,7 @@ func (a *auditor) settled(c *delaybridge.Claim, how int, err error) {
 }
 
 func (a *auditor) replayed(l *Letter, payload string, due time.Time) {
+	a.forget(l.ID)
 	if a.owed[l.ID] != "" {
 		a.replacedN++
 	}

@@ -497,8 +497,8 @@ func (q *Queue) Retry(ctx context.Context, retries []delaybridge.Retry) []error 
 		})
 }
 
-// Bury makes claims dead letters, with all that is known of them. Errors are
-// those of Ack.
+// Bury makes claims dead letters, with all that is known of them, each in place of
+// an older letter of its id. Errors are those of Ack.
 func (q *Queue) Bury(ctx context.Context, burials []delaybridge.Burial) []error {
 	return settle(ctx, q, burials, func(b *delaybridge.Burial) (string, delaybridge.Lease) { return leaseOf(&b.Claim) },
 		func(k *keys, shard, lane int) *run {

@@ -71,8 +71,8 @@ type Config struct {
 	// MaxAttempts is after how many failed attempts a message is a dead letter.
 	// Defaults to 12.
 	MaxAttempts int
-	// DeadTarget is told of each dead letter by a message of its own. Defaults to
-	// none.
+	// DeadTarget is told of each dead letter by a message of its own, but for
+	// those that cannot be read. Defaults to none.
 	DeadTarget delaybridge.Target
 	// PollMax is the longest that a lane sleeps without a look at the queue.
 	// Defaults to 1 s.

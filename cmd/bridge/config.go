@@ -77,10 +77,10 @@ type Settings struct {
 	DedupWindow    duration `split_words:"true" desc:"how long at least a delivered or cancelled id is remembered"`
 	ExpiresAfter   duration `split_words:"true" desc:"default of Bridge-Expires-After; 0: never"`
 	RejectTarget   text     `split_words:"true" desc:"where refused messages go, such as nats://bridge.rejected; empty: they become dead letters"`
-	DeadTarget     text     `split_words:"true" desc:"where a copy of every dead letter goes, such as nats://bridge.dead; empty: nowhere"`
+	DeadTarget     text     `split_words:"true" desc:"where a copy of every dead letter goes, but for those that cannot be read (corrupt), such as nats://bridge.dead; empty: nowhere"`
 	DeadRetention  duration `split_words:"true" desc:"how long dead letters are kept; 0: for ever"`
 
-	Lease          duration `split_words:"true" desc:"how long a claimed message is one process's alone; at least twice the publish timeout"`
+	Lease          duration `split_words:"true" desc:"how long a claimed message is one process's alone; at least twice the publish timeout, and 1s"`
 	Batch          count    `split_words:"true" desc:"most messages in one step of ingest or of the scheduler"`
 	MaxInflight    count    `split_words:"true" desc:"most messages of one sink that a process has claimed at a time"`
 	PublishTimeout duration `split_words:"true" desc:"whole budget of one publish, the client's own retries included"`

@@ -108,6 +108,7 @@ func TestValuesAreReadStrictly(t *testing.T) {
 		{"a word is one of few", "LOG_LEVEL", "loud", "", "debug, info, warn or error"},
 		{"a namespace has no braces", "NAMESPACE", "a{b}", "", "letters, digits"},
 		{"a lease outlasts two publishes", "LEASE", "19s", "", "twice BRIDGE_PUBLISH_TIMEOUT (10s)"},
+		{"a lease outlasts a short pause, too", "LEASE", "999ms", "", "at least 1s: a process that pauses"},
 		{"the longest wait is not under the first", "RETRY_MAX", "500ms", "", "at least BRIDGE_RETRY_BASE"},
 		{"a lane holds at least a batch", "MAX_INFLIGHT", "10", "", "from 200"},
 		{"a target is checked", "REJECT_TARGET", "nats://a..b", "", "takes a target"},

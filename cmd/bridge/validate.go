@@ -137,6 +137,9 @@ func (s *Settings) checkDelivery() *settingError {
 	); e != nil {
 		return e
 	}
+	if s.Lease < duration(time.Second) {
+		return wrong("LEASE", s.Lease, "takes at least 1s: a process that pauses for less would lose what it holds, and it would be delivered twice")
+	}
 	if s.Lease < 2*s.PublishTimeout {
 		return wrong("LEASE", s.Lease, fmt.Sprintf("takes at least twice BRIDGE_PUBLISH_TIMEOUT (%s), so that a publish has ended before its lease has", s.PublishTimeout))
 	}
