@@ -42,7 +42,7 @@ func ParseTarget(s string) (Target, error) {
 		}
 	} else {
 		reason = checkSubject(name)
-		if prefix := systemPrefix(name); reason == "" && prefix != "" {
+		if prefix := SystemSubjectPrefix(name); reason == "" && prefix != "" {
 			code, reason = "forbidden_target", "subjects that begin with "+prefix+" are the NATS server's own"
 		}
 	}
@@ -127,8 +127,10 @@ func CheckSubjectTokens(name string) string {
 	return ""
 }
 
-// systemPrefix returns the prefix that makes a subject the server's own.
-func systemPrefix(subject string) string {
+// SystemSubjectPrefix returns the prefix that makes a NATS subject, or a pattern of
+// subjects, the server's own, "" if none does. Such subjects are neither sources
+// nor targets: a message to $JS.API.STREAM.DELETE.X would delete a stream.
+func SystemSubjectPrefix(subject string) string {
 	for _, prefix := range [...]string{"$", "_INBOX", "_R_"} {
 		if strings.HasPrefix(subject, prefix) {
 			return prefix

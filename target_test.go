@@ -137,6 +137,17 @@ func TestSteers(t *testing.T) {
 	}
 }
 
+func TestTellsOfFailure(t *testing.T) {
+	for name, want := range map[string]bool{
+		"Bridge-Error": true, "bridge-ERROR": true, "Bridge-Rejected-Delay": true, "BRIDGE-REJECTED-": true,
+		"Bridge-Errors": false, "Bridge-Rejected": false, "Bridge-Delay": false, "X-Bridge-Error": false, "": false,
+	} {
+		if got := delaybridge.TellsOfFailure(name); got != want {
+			t.Errorf("TellsOfFailure(%q) = %v, want %v", name, got, want)
+		}
+	}
+}
+
 func FuzzParseTarget(f *testing.F) {
 	for _, s := range []string{"kafka://orders", "nats://a.b", "nats-core://x", "nats://$JS.API", "kafka://__x", "nats://a..b", "mqtt://x", "://"} {
 		f.Add(s)

@@ -79,7 +79,7 @@ func checkSubjectPattern(pattern string) string {
 			return "in NATS, * and > stand for whole tokens"
 		}
 	}
-	if strings.HasPrefix(pattern, "$") || strings.HasPrefix(pattern, "_INBOX") || strings.HasPrefix(pattern, "_R_") {
+	if delaybridge.SystemSubjectPrefix(pattern) != "" {
 		return "is the NATS server's own"
 	}
 	return ""

@@ -10,13 +10,9 @@ import (
 	"delaybridge"
 )
 
-const (
-	headerError          = "Bridge-Error"
-	headerRejectedPrefix = "Bridge-Rejected-"
-	// headerRejectedFrom is the first header of a rejected dead letter: where
-	// its record was published to, which its routes go by.
-	headerRejectedFrom = "Bridge-Rejected-From"
-)
+// headerRejectedFrom is the first header of a rejected dead letter: where its
+// record was published to, which its routes go by.
+const headerRejectedFrom = delaybridge.HeaderRejectedPrefix + "From"
 
 // Reject returns the request that keeps a refused record, under the id
 // "rejected:<position>", whole payload and key included.
@@ -70,14 +66,14 @@ func (d *Decoder) deadCopy(rec Record, r *delaybridge.Request) (delaybridge.Requ
 
 // rejectedHeaders returns the headers of a message to the reject target.
 func rejectedHeaders(headers []delaybridge.Header, errText string) []delaybridge.Header {
-	out := []delaybridge.Header{{Name: headerError, Value: []byte(errText)}}
+	out := []delaybridge.Header{{Name: delaybridge.HeaderError, Value: []byte(errText)}}
 	for _, h := range headers {
-		name, ours := cutPrefixFold(h.Name, "Bridge-")
+		const ours = "Bridge-"
 		switch {
-		case ours && (strings.EqualFold(h.Name, headerError) || hasPrefixFold(h.Name, headerRejectedPrefix)):
+		case delaybridge.TellsOfFailure(h.Name):
 			// Of an earlier rejection: replaced, or they would pile up.
-		case ours:
-			out = append(out, delaybridge.Header{Name: headerRejectedPrefix + name, Value: h.Value})
+		case delaybridge.HasPrefixFold(h.Name, ours):
+			out = append(out, delaybridge.Header{Name: delaybridge.HeaderRejectedPrefix + h.Name[len(ours):], Value: h.Value})
 		case !delaybridge.Steers(h.Name):
 			out = append(out, h)
 		}
@@ -122,16 +118,4 @@ func positionID(prefix string, p delaybridge.Position) string {
 	head := strings.ToValidUTF8(id, "_")
 	head = strings.ToValidUTF8(head[:min(len(head), delaybridge.MaxIDBytes-end-len(hash))], "")
 	return head + hash + tail
-}
-
-func hasPrefixFold(s, prefix string) bool {
-	_, ok := cutPrefixFold(s, prefix)
-	return ok
-}
-
-func cutPrefixFold(s, prefix string) (after string, ok bool) {
-	if len(s) < len(prefix) || !strings.EqualFold(s[:len(prefix)], prefix) {
-		return s, false
-	}
-	return s[len(prefix):], true
 }

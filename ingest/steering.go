@@ -124,17 +124,19 @@ func splitHeaders(headers []delaybridge.Header) (s steering, rest []delaybridge.
 
 // looksOurs reports whether a header was meant for the bridge, blanks around its
 // name or not.
-func looksOurs(name string) bool { return hasPrefixFold(strings.TrimSpace(name), "Bridge-") }
+func looksOurs(name string) bool {
+	return delaybridge.HasPrefixFold(strings.TrimSpace(name), "Bridge-")
+}
 
 // isDelivered reports whether a header is one that delivered messages carry: one
 // that comes back to the bridge steers nothing any more.
 func isDelivered(name string) bool {
-	for _, known := range []string{"Bridge-Scheduled-At", "Bridge-Due-At", "Bridge-Attempt", headerError} {
+	for _, known := range []string{"Bridge-Scheduled-At", "Bridge-Due-At", "Bridge-Attempt"} {
 		if strings.EqualFold(name, known) {
 			return true
 		}
 	}
-	return hasPrefixFold(name, headerRejectedPrefix)
+	return delaybridge.TellsOfFailure(name)
 }
 
 // parseRawHeaders reads Bridge-Raw-Headers: a JSON list of [name, value], both

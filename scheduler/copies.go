@@ -20,9 +20,9 @@ func (l *lane) copyOf(b delaybridge.Burial) (delaybridge.Request, bool) {
 	}
 	m := b.Claim.Message
 	text := string(b.Reason) + ": " + m.Target.String() + ": " + b.Error
-	headers := []delaybridge.Header{{Name: headerError, Value: []byte(delaybridge.ErrorText(text))}}
+	headers := []delaybridge.Header{{Name: delaybridge.HeaderError, Value: []byte(delaybridge.ErrorText(text))}}
 	for _, h := range m.Headers {
-		if !strings.EqualFold(h.Name, headerError) {
+		if !strings.EqualFold(h.Name, delaybridge.HeaderError) {
 			headers = append(headers, h)
 		}
 	}
@@ -33,8 +33,6 @@ func (l *lane) copyOf(b delaybridge.Burial) (delaybridge.Request, bool) {
 	m.Due, m.ExpiresAfter = time.Now().Truncate(time.Millisecond), 0
 	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m}, true
 }
-
-const headerError = "Bridge-Error"
 
 // storeCopies stores the copies of burials before these are carried out, so that
 // a crash in between repeats both and loses neither. It returns one error for

@@ -65,7 +65,7 @@ func isBinaryEvent(headers []delaybridge.Header, prefix string) bool {
 // isEventFormat reports whether a content type says that the whole event is in
 // the body (structured mode).
 func isEventFormat(media []byte) bool {
-	return hasPrefixFold(string(bytes.TrimSpace(media)), "application/cloudevents")
+	return delaybridge.HasPrefixFold(string(bytes.TrimSpace(media)), "application/cloudevents")
 }
 
 // renameAttributes returns a copy in which the attributes have the other prefix.
@@ -75,7 +75,7 @@ func isEventFormat(media []byte) bool {
 func renameAttributes(headers []delaybridge.Header, from, to string) []delaybridge.Header {
 	out := make([]delaybridge.Header, 0, len(headers)+1)
 	for _, h := range headers {
-		if hasPrefixFold(h.Name, from) && isAttribute(h.Name[len(from):]) {
+		if delaybridge.HasPrefixFold(h.Name, from) && isAttribute(h.Name[len(from):]) {
 			h.Name = to + strings.ToLower(h.Name[len(from):])
 		}
 		out = append(out, h)

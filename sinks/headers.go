@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
-	"strings"
 	"time"
 
 	"delaybridge"
@@ -26,13 +25,6 @@ const (
 	headerRawHeaders = "Bridge-Raw-Headers"
 )
 
-// Headers of a message on its way to the reject or dead target, which the bridge
-// has made itself and which therefore pass.
-const (
-	headerError          = "Bridge-Error"
-	headerRejectedPrefix = "Bridge-Rejected-"
-)
-
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
 // ownHeaders returns the headers that every delivered message carries. An id is
@@ -49,12 +41,9 @@ func ownHeaders(c *delaybridge.Claim) [4]delaybridge.Header {
 // passes reports whether a message's own header goes out with it. Ingest has
 // left out what steers the bridge or a broker already; this is the last gate
 // before the broker, where a header such as Nats-Rollup would purge a stream.
+// What tells of a failure the bridge has made itself.
 func passes(name string) bool {
-	return !delaybridge.Steers(name) || strings.EqualFold(name, headerError) || hasPrefixFold(name, headerRejectedPrefix)
-}
-
-func hasPrefixFold(s, prefix string) bool {
-	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
+	return !delaybridge.Steers(name) || delaybridge.TellsOfFailure(name)
 }
 
 // messageID is what a broker drops repeats by: the same for every attempt of one
