@@ -68,7 +68,7 @@ func removeBinary() {
 
 // Env is the settings of a process, without the BRIDGE_ of their names. Nothing
 // else of the test's own environment reaches the process but what Go and a
-// shell need.
+// shell need. Metrics are served at a port that is free, unless it says otherwise.
 type Env map[string]string
 
 // With returns a copy with more settings.
@@ -84,7 +84,7 @@ func (e Env) With(more Env) Env {
 
 func (e Env) list() []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}
-	for k, v := range e {
+	for k, v := range (Env{"METRICS_ADDR": "127.0.0.1:0"}).With(e) {
 		env = append(env, "BRIDGE_"+k+"="+v)
 	}
 	return env

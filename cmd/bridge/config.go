@@ -94,6 +94,9 @@ type Settings struct {
 
 	ShutdownTimeout duration `split_words:"true" desc:"time to finish or hand back what is held after SIGTERM"`
 
+	MetricsAddr     listenAddress `split_words:"true" desc:"host:port to serve /metrics, /healthz and /readyz at; port 0 takes any free one; set but empty: nowhere"`
+	ReadyMaxOverdue duration      `split_words:"true" desc:"how long a message whose broker is there may be overdue before /readyz says so"`
+
 	LogLevel  text `split_words:"true" desc:"debug, info, warn or error"`
 	LogFormat text `split_words:"true" desc:"json or console"`
 }
@@ -110,7 +113,8 @@ func defaultSettings() *Settings {
 		PollMax: duration(time.Second), ClockTolerance: duration(5 * time.Second),
 
 		ShutdownTimeout: duration(30 * time.Second),
-		LogLevel:        "info", LogFormat: "json",
+		MetricsAddr:     ":9090", ReadyMaxOverdue: duration(time.Minute),
+		LogLevel: "info", LogFormat: "json",
 	}
 	s.Redis.URL, s.Redis.Mode = "redis://127.0.0.1:6379/0", luascripts.ModeSingle
 	s.NATS.Ingest.Stream, s.NATS.Ingest.Subjects = "BRIDGE_SCHEDULE", list{"bridge.schedule"}
@@ -195,7 +199,8 @@ func walk(prefix string, v, def reflect.Value, row func(*setting)) {
 			Default: def.Field(i).Interface().(fmt.Stringer).String(),
 			Value:   v.Field(i).Interface().(fmt.Stringer).String(),
 		}
-		if strings.TrimSpace(os.Getenv(name)) != "" {
+		value, isSet := os.LookupEnv(name)
+		if _, ok := v.Field(i).Interface().(interface{ emptyIsAValue() }); strings.TrimSpace(value) != "" || ok && isSet {
 			r.From = "environment"
 		}
 		if _, ok := v.Field(i).Interface().(interface{ fromFile() }); ok {

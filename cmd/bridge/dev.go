@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,8 @@ const (
 	devStream = "DEV"
 	devHello  = "dev.hello"
 	devTopic  = "orders"
+
+	devMetricsPort = 9090
 )
 
 var devSubjects = []string{"dev.>", "orders.>"}
@@ -48,12 +51,13 @@ dead list" says why, and "bridge list" what is still tried.`,
 	cmd.Flags().IntVar(&ports.redis, "redis-port", 6399, "port of the in-memory Redis; 0 takes any free one")
 	cmd.Flags().IntVar(&ports.nats, "nats-port", 4222, "port of the NATS server; 0 takes any free one")
 	cmd.Flags().IntVar(&ports.kafka, "kafka-port", 9092, "port of the Kafka broker; 0 takes any free one")
+	cmd.Flags().IntVar(&ports.metrics, "metrics-port", devMetricsPort, "port of metrics and probes, on loopback; 0 takes any free one, as does the default where it is taken")
 	cmd.Flags().BoolVar(&ports.withKafka, "kafka", false, "bring a Kafka-compatible broker along")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		for _, p := range []struct {
 			flag string
 			port int
-		}{{"--redis-port", ports.redis}, {"--nats-port", ports.nats}, {"--kafka-port", ports.kafka}} {
+		}{{"--redis-port", ports.redis}, {"--nats-port", ports.nats}, {"--kafka-port", ports.kafka}, {"--metrics-port", ports.metrics}} {
 			if p.port < 0 || p.port > 65535 {
 				return usagef("%s %d: takes a port, or 0", p.flag, p.port)
 			}
@@ -61,6 +65,7 @@ dead list" says why, and "bridge list" what is still tried.`,
 		if cmd.Flags().Changed("kafka-port") && !ports.withKafka {
 			return usagef("--kafka-port: takes --kafka beside it")
 		}
+		ports.metricsAsked = cmd.Flags().Changed("metrics-port")
 		return dev(cmd.Context(), ports, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
@@ -83,6 +88,10 @@ func dev(ctx context.Context, ports devPorts, stdout, stderr io.Writer) error {
 		}
 	}
 	s.useEmbedded(servers)
+	metrics, err := s.listenDevMetrics(ports)
+	if err != nil {
+		return err
+	}
 	level := text("warn")
 	if os.Getenv(prefix+"_LOG_LEVEL") != "" {
 		level = s.LogLevel
@@ -101,16 +110,39 @@ func dev(ctx context.Context, ports devPorts, stdout, stderr io.Writer) error {
 	if servers.kafka != nil {
 		out.printf("  Kafka  %-28s in memory; schedule on %s\n", strings.Join(servers.brokers, ","), strings.Join(s.Kafka.Ingest.Topics, ", "))
 	}
+	if metrics != nil {
+		out.printf("  Watch  http://%s/metrics, and /healthz and /readyz\n", metrics.Addr())
+	}
 	out.printf("\n")
 
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return run(ctx, s, log, nil) })
+	g.Go(func() error { return run(ctx, s, log, nil, metrics) })
 	g.Go(func() error { return demo(ctx, s, servers, out) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	out.printf("Stopped; everything is gone.\n")
 	return nil
+}
+
+// listenDevMetrics listens where the flag says, else where BRIDGE_METRICS_ADDR
+// does, else on a port that is free: that of the default is Prometheus's own, and
+// no reason not to start.
+func (s *Settings) listenDevMetrics(ports devPorts) (net.Listener, error) {
+	_, isSet := os.LookupEnv(prefix + "_METRICS_ADDR")
+	switch {
+	case ports.metricsAsked:
+		if err := claimPort("--metrics-port", &ports.metrics); err != nil {
+			return nil, err
+		}
+	case isSet:
+		return s.listenMetrics()
+	default:
+		if claimPort("--metrics-port", &ports.metrics) != nil {
+			ports.metrics = 0
+		}
+	}
+	return net.Listen("tcp", loopback(ports.metrics))
 }
 
 // useEmbedded points the settings at the embedded servers.

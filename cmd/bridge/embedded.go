@@ -28,8 +28,9 @@ type embedded struct {
 
 // devPorts are the ports of the embedded servers; 0 is any free one.
 type devPorts struct {
-	redis, nats, kafka int
-	withKafka          bool
+	redis, nats, kafka, metrics int
+	withKafka                   bool
+	metricsAsked                bool // by the flag
 }
 
 // startEmbedded starts the servers. Stop them with close. Topics are those that

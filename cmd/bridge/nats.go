@@ -17,9 +17,10 @@ import (
 // connectNATS opens a connection for one use. It returns at once, also where no
 // server answers: the connection goes on trying for ever, and says in the log
 // when that begins and when it ends. Only wrong settings are errors. lost is
-// called if the connection is ever closed for good by anything but the program.
-func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*nats.Conn, error) {
-	n := &s.NATS
+// called if the connection is ever closed for good by anything but the program;
+// l is told of the first connect.
+func connectNATS(s *Settings, l *link, log *zap.Logger, lost func(error)) (*nats.Conn, error) {
+	n, use := &s.NATS, l.use
 	log = log.With(zap.String("use", use))
 	var said atomic.Value // the last failure that was logged
 	said.Store("")
@@ -30,6 +31,7 @@ func connectNATS(s *Settings, use string, log *zap.Logger, lost func(error)) (*n
 		nats.ReconnectJitter(200*time.Millisecond, 500*time.Millisecond),
 		// Not the URL: a token in it is not masked by the client.
 		nats.ConnectHandler(func(nc *nats.Conn) {
+			l.reached.Store(true)
 			log.Info("connected to NATS", zap.String("server", nc.ConnectedAddr()))
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {

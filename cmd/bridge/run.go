@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
@@ -23,8 +24,14 @@ import (
 //
 // and runs all of it until ctx ends. Then ingest takes in no more, the scheduler
 // claims no more, both finish what they hold, and the connections are closed
-// after that. It returns nil after an orderly end.
-func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection) (err error) {
+// after that. It returns nil after an orderly end. Metrics and probes are served at
+// metrics, if that is not nil, from before the first of these until after the last.
+func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, metrics net.Listener) (err error) {
+	mon, err := startMonitor(s, metrics, log)
+	if err != nil {
+		return err
+	}
+	defer mon.close()
 	client, err := luascripts.Connect(string(s.Redis.URL), string(s.Redis.Mode))
 	if err != nil {
 		return err
@@ -37,6 +44,9 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection) 
 	if err != nil {
 		return err
 	}
+
+	mon.health.enter(phaseStarting)
+	mon.health.watchQueue(queue, client)
 
 	asked := ctx // ends when somebody wants the program to stop
 	ctx, cancel := context.WithCancel(ctx)
@@ -60,7 +70,7 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection) 
 	})
 
 	if slices.Contains(s.Roles, roleIngest) {
-		sources, close, err := s.newSources(ctx, queue, onLost, log)
+		sources, close, err := s.newSources(ctx, queue, onLost, mon, log)
 		if err != nil {
 			return err
 		}
@@ -70,20 +80,25 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection) 
 		}
 	}
 	if slices.Contains(s.Roles, roleScheduler) {
-		mux, close, err := s.newSinks(ctx, onLost, log)
+		mux, close, err := s.newSinks(ctx, onLost, mon, log)
 		if err != nil {
 			return err
 		}
 		defer close()
-		sched, err := scheduler.New(s.schedulerConfig(mux, log), queue, mux)
+		c := s.schedulerConfig(mux, log)
+		c.Observe = mon.metrics
+		sched, err := scheduler.New(c, queue, mux)
 		if err != nil {
 			return err
 		}
+		mon.health.watchLoops(sched)
 		g.Go(func() error { return sched.Run(ctx) })
 	}
 
 	log.Info("running")
+	mon.health.enter("")
 	<-ctx.Done()
+	mon.health.enter(phaseStopping)
 	log.Info("stopping: taking in and claiming no more, finishing what is held")
 	err = waitFor(g, time.Duration(s.ShutdownTimeout)+time.Second)
 	switch {
@@ -111,7 +126,7 @@ func waitFor(g *errgroup.Group, most time.Duration) error {
 }
 
 // newSinks connects to every configured broker. Call close after the last publish.
-func (s *Settings) newSinks(ctx context.Context, lost func(error), log *zap.Logger) (_ sinks.Mux, close func(), err error) {
+func (s *Settings) newSinks(ctx context.Context, lost func(error), mon *monitor, log *zap.Logger) (_ sinks.Mux, close func(), err error) {
 	mux := sinks.Mux{}
 	var closers []func()
 	close = func() {
@@ -125,7 +140,8 @@ func (s *Settings) newSinks(ctx context.Context, lost func(error), log *zap.Logg
 		}
 	}()
 	if s.NATS.URL != "" {
-		nc, err := connectNATS(s, useSink, log, lost)
+		l := &link{broker: brokerNATS, use: useSink, lanes: []string{delaybridge.SinkNATS, delaybridge.SinkNATSCore}}
+		nc, err := connectNATS(s, l, log, lost)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -138,14 +154,16 @@ func (s *Settings) newSinks(ctx context.Context, lost func(error), log *zap.Logg
 		if mux[delaybridge.SinkNATSCore], err = sinks.NewNATSCore(nc, c); err != nil {
 			return nil, nil, err
 		}
+		l.asks(isConnected(nc.IsConnected))
+		mon.health.watch(l, nil)
 	}
 	if len(s.Kafka.Brokers) > 0 {
-		link, err := s.newKafkaLink(ctx)
+		kafka, err := s.newKafkaLink(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
 		c := sinks.DefaultKafkaConfig()
-		c.Brokers, c.ClientID, c.TLS, c.SASL = s.Kafka.Brokers, kafkaClientID, link.tls, link.sasl
+		c.Brokers, c.ClientID, c.TLS, c.SASL = s.Kafka.Brokers, kafkaClientID, kafka.tls, kafka.sasl
 		c.PublishTimeout = time.Duration(s.PublishTimeout)
 		k, err := sinks.NewKafka(c)
 		if err != nil {
@@ -153,6 +171,9 @@ func (s *Settings) newSinks(ctx context.Context, lost func(error), log *zap.Logg
 		}
 		closers = append(closers, k.Close)
 		mux[delaybridge.SinkKafka] = k
+		l := &link{broker: brokerKafka, use: useSink, lanes: []string{delaybridge.SinkKafka}}
+		l.asks(k.Ping)
+		mon.health.watch(l, nil)
 	}
 	return mux, close, nil
 }

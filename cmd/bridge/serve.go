@@ -39,6 +39,10 @@ func serve(ctx context.Context) error {
 	if e := s.checkBrokers(); e != nil {
 		return *e
 	}
+	metrics, err := s.listenMetrics()
+	if err != nil {
+		return err
+	}
 	log := newLog(s.LogLevel, s.LogFormat)
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced, and that is no matter
 	for _, w := range append(warnings, s.targetsOfOthers()...) {
@@ -49,7 +53,7 @@ func serve(ctx context.Context) error {
 		zap.Stringer("redis", s.Redis.URL), zap.Stringer("nats", s.NATS.URL), zap.Strings("kafka", s.Kafka.Brokers))
 	return run(ctx, s, log, func(ctx context.Context, client redis.UniversalClient) error {
 		return reportRedis(ctx, client, bool(s.Redis.Strict), log)
-	})
+	}, metrics)
 }
 
 // checkBrokers makes sure that there is something to serve: commands need only

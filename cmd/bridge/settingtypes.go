@@ -28,6 +28,18 @@ func (t *text) Decode(s string) error {
 
 func (t text) String() string { return string(t) }
 
+// listenAddress is host:port to listen on. Set but empty is a value of its own:
+// it means nowhere.
+type listenAddress string
+
+func (a *listenAddress) Decode(s string) error {
+	*a = listenAddress(strings.TrimSpace(s))
+	return nil
+}
+
+func (a listenAddress) String() string { return string(a) }
+func (a listenAddress) emptyIsAValue() {}
+
 // secret is never shown, whatever prints it.
 type secret string
 

@@ -12,19 +12,22 @@ import (
 	"delaybridge/luascripts"
 )
 
-// source takes requests in until ctx ends.
+// source takes requests in until ctx ends, and says how it is doing.
 type source interface {
 	Run(ctx context.Context) error
+	Connected() bool
+	Lag() map[string]int64
+	Stalled(d time.Duration) []string
 }
 
 // newSources connects to every configured broker to read from. Call close after
 // the last source has ended.
-func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost func(error), log *zap.Logger) (sources []source, close func(), err error) {
+func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost func(error), mon *monitor, log *zap.Logger) (sources []source, close func(), err error) {
 	c := ingest.DefaultConfig()
 	if c.Decoder, err = s.newDecoder(); err != nil {
 		return nil, nil, err
 	}
-	c.Queue, c.Log = queue, log
+	c.Queue, c.Observe, c.Log = queue, mon.metrics.Ingested, log
 	c.MaxPending, c.Grace = int64(s.MaxPending), time.Duration(s.ShutdownTimeout)
 	handler, err := ingest.NewHandler(c)
 	if err != nil {
@@ -42,7 +45,8 @@ func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost
 		}
 	}
 	if s.NATS.URL != "" {
-		nc, err := connectNATS(s, useIngest, log, lost)
+		l := &link{broker: brokerNATS, use: useIngest}
+		nc, err := connectNATS(s, l, log, lost)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -52,6 +56,8 @@ func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost
 			close()
 			return nil, nil, err
 		}
+		l.asks(isConnected(n.Connected))
+		mon.health.watch(l, n)
 		sources = append(sources, n)
 	}
 	if len(s.Kafka.Brokers) > 0 {
@@ -60,6 +66,9 @@ func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost
 			close()
 			return nil, nil, err
 		}
+		l := &link{broker: brokerKafka, use: useIngest}
+		l.asks(isConnected(k.Connected))
+		mon.health.watch(l, k)
 		sources = append(sources, k)
 	}
 	return sources, close, nil

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -47,6 +49,8 @@ func (s *Settings) checkProcess() *settingError {
 		matches("NAMESPACE", s.Namespace, namespaceForm, "takes up to 64 letters, digits, dots, dashes and underscores"),
 		between("SHARDS", s.Shards, 1, 1024),
 		atLeast("SHUTDOWN_TIMEOUT", s.ShutdownTimeout, time.Millisecond),
+		listens("METRICS_ADDR", s.MetricsAddr),
+		atLeast("READY_MAX_OVERDUE", s.ReadyMaxOverdue, time.Second),
 		oneOf("LOG_LEVEL", s.LogLevel, "debug", "info", "warn", "error"),
 		oneOf("LOG_FORMAT", s.LogFormat, "json", "console"),
 	)
@@ -187,6 +191,17 @@ func between(name string, v, low, high count) *settingError {
 		return nil
 	}
 	return wrong(name, v, fmt.Sprintf("takes a number from %d to %d", low, high))
+}
+
+func listens(name string, v listenAddress) *settingError {
+	if v == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(string(v))
+	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n > 65535 {
+		return wrong(name, v, "takes host:port such as :9090 or 127.0.0.1:9090, or nothing")
+	}
+	return nil
 }
 
 func sizeBetween(name string, v, low, high size) *settingError {
