@@ -6,13 +6,16 @@ GO ?= go
 PACKAGES ?= ./...
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
+CHAOSTIME ?= 60s
+# Tests to leave out, as a pattern.
+SKIP ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 # What has dependencies that the bridge is not to have is a module of its own.
 MODULES = test/cloudevents
 # run_tests tests everything with the flags $(1), the other modules unless
 # PACKAGES names some packages only, and fails if any of it did.
-run_tests = { failed=0; $(GO) test -json -count=1 $(1) $(PACKAGES) || failed=1; \
+run_tests = { failed=0; $(GO) test -json -count=1 -skip '$(SKIP)' $(1) $(PACKAGES) || failed=1; \
 	if [ "$(PACKAGES)" = ./... ]; then for m in $(MODULES); do (cd $$m && $(GO) test -json -count=1 $(1) ./...) || failed=1; done; fi; \
 	exit $$failed; }
 
@@ -35,6 +38,12 @@ test: redis ## run every test; the last line counts what passed, failed and was 
 .PHONY: race
 race: redis ## run every test under the race detector
 	@$(call run_tests,-race -timeout 15m) | $(GO) run ./test/count
+
+.PHONY: chaos
+chaos: redis ## run the bridge among faults for CHAOSTIME (60s), and print what happened
+	@out=$$(mktemp); trap 'rm -f "$$out"' EXIT; \
+	if ! $(GO) test -v -count=1 -timeout 10m -run '^TestChaos$$' ./test -args -chaos=$(CHAOSTIME) >"$$out" 2>&1; then cat "$$out"; exit 1; fi; \
+	grep -E 'chaos: .* messages=' "$$out" || { cat "$$out"; echo "The chaos test printed no summary."; exit 1; }
 
 .PHONY: fuzz
 fuzz: ## run every fuzz test for FUZZTIME (10s)
