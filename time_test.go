@@ -9,6 +9,7 @@ import (
 	"delaybridge"
 )
 
+// B2 (rabbitmq-delayed-message-exchange#71): past 32 bits of milliseconds the delay was none.
 func TestParseDuration(t *testing.T) {
 	for _, c := range []struct {
 		sentence, in string
@@ -33,6 +34,7 @@ func TestParseDuration(t *testing.T) {
 		{"blanks and tabs around are trimmed", " \t5s\t ", 5 * time.Second},
 		{"leading zeros are decimal, not octal", "010s", 10 * time.Second},
 		{"the longest whole milliseconds", "9223372036854ms", 9223372036854 * time.Millisecond},
+		{"the most that 32 bits of milliseconds hold", "4294967295ms", 4294967295 * time.Millisecond},
 		{"one more than 32 bits of milliseconds", "4294967296ms", 4294967296 * time.Millisecond},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
@@ -44,18 +46,23 @@ func TestParseDuration(t *testing.T) {
 	}
 }
 
-// What some schedulers let pass as a delay, or silently as none
-// (OptimalBits/bull#1118 and #1705, rabbitmq/rabbitmq-delayed-message-exchange#44).
+// What some schedulers let pass as a delay, or silently as none:
+// B4 (OptimalBits/bull#1705): a negative delay was never over.
+// B5 (OptimalBits/bull#1118, rabbitmq-delayed-message-exchange#44): one of another type was none.
 func TestParseDurationRefuses(t *testing.T) {
 	for _, c := range []struct{ sentence, in, reason string }{
 		{"nothing", "", "empty"},
 		{"blanks only", " \t ", "empty"},
 		{"a bare number", "5", "unit is required"},
+		{"milliseconds without their unit", "1200", "unit is required"},
+		{"the same behind a blank", " 1200", "unit is required"},
 		{"a bare zero", "0", "unit is required"},
 		{"a bare number behind a good one", "1h5", "unit is required"},
 		{"a bare fraction", "1.5", "unit is required"},
 		{"a negative", "-5s", "negative"},
 		{"a very negative", "-9223372036854775808", "negative"},
+		{"a negative as far back as 1970", "-1700000000001", "negative"},
+		{"a negative without a unit", "-1", "negative"},
 		{"a negative part", "1h-5m", "no sign"},
 		{"a plus sign", "+5s", "sign"},
 		{"a unit alone", "s", "want a number"},
@@ -64,7 +71,10 @@ func TestParseDurationRefuses(t *testing.T) {
 		{"an exponent", "1e3s", "exponent"},
 		{"a capital exponent", "1E3s", "exponent"},
 		{"a hexadecimal number", "0x10s", "no unit"},
+		{"a hexadecimal number alone", "0x4b0", "no unit"},
 		{"grouped digits", "1_000s", "grouped"},
+		{"grouped digits alone", "1_200", "grouped"},
+		{"a plus sign alone", "+5", "sign"},
 		{"a decimal comma", "1,5s", "decimal sign is a point"},
 		{"no digits before the point", ".5s", "want a number"},
 		{"no digits behind the point", "5.s", "both sides"},
@@ -97,6 +107,7 @@ func TestParseDurationRefuses(t *testing.T) {
 	}
 }
 
+// B11 (OptimalBits/bull#2207, kelektiv/node-cron#563): the hour that comes twice is two instants.
 func TestParseTime(t *testing.T) {
 	utc := func(s string) time.Time {
 		got, err := time.Parse("2006-01-02 15:04:05.000", s)
@@ -139,8 +150,8 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
-// What some schedulers let pass as a time, or silently as none
-// (taskforcesh/bullmq#2234, OptimalBits/bull#1118 and #2207).
+// What some schedulers let pass as a time, or silently as none:
+// B7 (taskforcesh/bullmq#2234): NaN and Inf reached the script.
 func TestParseTimeRefuses(t *testing.T) {
 	for _, c := range []struct{ sentence, in, reason string }{
 		{"nothing", "", "empty"},
@@ -162,6 +173,7 @@ func TestParseTimeRefuses(t *testing.T) {
 		{"grouped digits", "1_790_000_000_123", "RFC 3339"},
 		{"not a number", "NaN", "RFC 3339"},
 		{"infinity", "-Infinity", "RFC 3339"},
+		{"infinity in short", "inf", "RFC 3339"},
 		{"Arabic digits", "\u0661\u0667\u0669\u0660\u0660\u0660\u0660\u0660\u0660\u0660\u0661\u0662\u0663", "RFC 3339"},
 		{"a duration", "5s", "RFC 3339"},
 		{"no zone", "2026-03-29T02:30:00", "no zone"},

@@ -266,6 +266,7 @@ func TestKafkaTimestamps(t *testing.T) {
 	})
 }
 
+// B38 (segmentio/kafka-go#659, #1332): markers and aborted records looked like data.
 func TestKafkaLeavesOutWhatWasAborted(t *testing.T) {
 	onKafkas(t, func(t *testing.T, k *servers.Kafka) {
 		topic := k.Topic(t, 1)
@@ -540,6 +541,8 @@ func TestKafkaSharesPartitions(t *testing.T) {
 
 // A member that was expelled while it stored commits in vain: the next owner
 // reads the records again.
+//
+// B39 (segmentio/kafka-go#1308, confluent-kafka-go#209): the late commit was accepted.
 func TestKafkaRefusesALateCommit(t *testing.T) {
 	onKafkas(t, func(t *testing.T, k *servers.Kafka) {
 		topic := k.Topic(t, 1)
@@ -579,6 +582,7 @@ func TestKafkaRefusesALateCommit(t *testing.T) {
 	})
 }
 
+// B47 (segmentio/kafka-go#365): thousands of records were passed over with a line in the log.
 func TestKafkaTellsWhenRetentionOvertakesIt(t *testing.T) {
 	onKafkas(t, func(t *testing.T, k *servers.Kafka) {
 		topic := k.Topic(t, 1)

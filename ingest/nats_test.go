@@ -541,7 +541,9 @@ func TestNATSTellsTheLivesOfAServerApart(t *testing.T) {
 }
 
 // While the queue is away nothing is delivered over and over, and afterwards
-// nothing is missing (nats-io/nats-server#5564: a delivery limit that was reached).
+// nothing is missing.
+//
+// B50 (nats-io/nats-server#5564, #7817): what had reached a delivery limit was neither delivered nor removed.
 func TestNATSOutlastsTheQueue(t *testing.T) {
 	t.Parallel()
 	n := servers.NewNATS(t)
@@ -632,7 +634,9 @@ func TestNATSWaitsForWhatOthersHold(t *testing.T) {
 }
 
 // More processes take in more, and nothing waits in one of them until it is
-// delivered again (nats-io/nats.go#1929).
+// delivered again.
+//
+// B48 (nats-io/nats.go#1929, watermill-nats#37): what was fetched ahead was processed after its time.
 func TestNATSIsSharedByProcesses(t *testing.T) {
 	n := servers.NewNATS(t)
 	js := n.JetStream(t)

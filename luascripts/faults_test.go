@@ -300,6 +300,8 @@ func everyScript(t *testing.T, h *harness) {
 // TestCluster runs everything on a cluster of one node, with the "#!lua" line:
 // there Redis refuses a second slot, and everywhere a key that is not of the
 // script's slot.
+//
+// B32 (asynq#138, taskforcesh/bullmq#459): keys of one script lay in several slots.
 func TestCluster(t *testing.T) {
 	ctx := context.Background()
 	r := servers.NewRedis(t, servers.RedisTCP, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(servers.FreePort(t)))
@@ -374,6 +376,8 @@ func await[T comparable](t *testing.T, c <-chan T, want T) {
 }
 
 // TestScriptFlush: forgetting the scripts at any moment makes no call fail.
+//
+// B28 (groupmq#16, jesque#100): NOSCRIPT stopped everything.
 func TestScriptFlush(t *testing.T) {
 	ctx := context.Background()
 	r := servers.NewRedis(t)

@@ -162,6 +162,7 @@ func TestSchedule(t *testing.T) {
 			want:  "duplicate",
 			state: same,
 		}, {
+			// B18 (asynq#369): the late first copy came behind the producer's retry of it.
 			name:  "a redelivery of what was delivered does not bring it back",
 			seed:  "done:a since +0\ndone:a a d nats:S 7",
 			do:    storing(schedule("a", "hi", "nats:S 7"), schedule("a", "hi", "nats:S 6")),
@@ -211,6 +212,7 @@ func TestSchedule(t *testing.T) {
 			want:  "replaced",
 			state: "due:nats a +1000\nmsg a [nats:S 1] hi",
 		}, {
+			// B4 (OptimalBits/bull#1705): a negative score was never over.
 			name:  "a time before 1970 is as due as can be, and the message keeps it",
 			do:    storing(schedule("a", "old", "nats:S 7")),
 			want:  "scheduled",
@@ -226,6 +228,7 @@ func TestSchedule(t *testing.T) {
 			want:  "scheduled, replaced, duplicate",
 			state: "due:nats a +0\nmsg a [nats:S 9] now",
 		}, {
+			// B17 (asynq#275): a deleted entry still blocked its id.
 			name:  "schedule and cancel of one id in one batch are carried out in order",
 			do:    storing(cancel("b", "nats:S 6"), schedule("a", "hi", "nats:S 7"), cancel("a", "kafka:t:0 3"), schedule("a", "now", "kafka:t:1 3")),
 			want:  "unknown, scheduled, cancelled, scheduled",
@@ -603,6 +606,7 @@ func TestClaim(t *testing.T) {
 			want:  "nothing; wait none, 1 buried",
 			state: "dead a +0\ndeadmsg a corrupt 0 0 \"the record is of no known format\" raw \"?\"\ndeadcount corrupt 1\ndeadcount attempts 1\ndead b +0\ndeadmsg b attempts 1 0 \"no\" [nats:S 5] hi",
 		}, {
+			// B12 (sidekiq-scheduler#283): a clock that jumped ran everything, or stopped everything.
 			name: "Redis's clock far ahead delivers nothing early",
 			seed: "due:nats a +6000\nmsg a [nats:S 7] hi\ndue:nats b +5000\nmsg b [nats:S 8] hi",
 			do: func(h *harness) string {
@@ -620,6 +624,29 @@ func TestClaim(t *testing.T) {
 			},
 			want:  "nothing; wait 1s",
 			state: same,
+		}, {
+			// B12, the other way round: an hour behind, the host holds back what its clock does not allow.
+			name: "this host's clock behind by more than the tolerance holds back",
+			seed: "due:nats a +1000\nmsg a [nats:S 7] hi",
+			do: func(h *harness) string {
+				h.now, h.host = 2000, -4001
+				return h.claim("nats", 10)
+			},
+			want:  "nothing; wait 1ms",
+			state: same,
+		}, {
+			// B24 (celery/kombu#337): a lease that began when the message was sent was over before it was due.
+			name: "the lease begins with the claim, however long the message has waited",
+			seed: "due:nats a +1000\nmsg a [nats:S 7] hi",
+			do: func(h *harness) (all string) {
+				h.q.cfg.Lease = 100 * time.Millisecond
+				for _, now := range []int64{0, 500, 999, 1000, 1099} {
+					all += h.at(now).claim("nats", 10) + "\n"
+				}
+				return all
+			},
+			want:  "nothing; wait 1s\nnothing; wait 500ms\nnothing; wait 1ms\na hi +1100 0/0; wait 100ms\nnothing; wait 1ms\n",
+			state: "inflight:nats a +1100\nmsg a [nats:S 7] hi",
 		}, {
 			name: "the reply stops growing behind the record that passes the limit of bytes",
 			seed: "due:nats a +0\ndue:nats b +0\ndue:nats c +0\nmsg a [nats:S 1] now\nmsg b [nats:S 2] now\nmsg c [nats:S 3] now",

@@ -74,6 +74,30 @@ func TestDeliversAtTheDueTimeWithoutSpinning(t *testing.T) {
 	})
 }
 
+// B9 (OptimalBits/bull#244): a sleep of more than 2^31 ms was none.
+func TestSixtyDaysAheadIsNotNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const far = 60 * 24 * time.Hour
+		q := newFakeQueue()
+		stop := start(t, q, answer(nil), func(c *Config) { c.Lanes, c.PollMax = []string{"nats"}, time.Hour })
+		begin := time.Now()
+		q.add("nats", "x", "far1", far)
+		time.Sleep(far - time.Millisecond)
+		if !q.ackedAt("far1").IsZero() {
+			t.Errorf("delivered after %v", q.ackedAt("far1").Sub(begin))
+		}
+		// A look an hour, and jitter: the sleep is no longer than that.
+		if peeks, claims := q.calls(); claims > 2 || peeks < 60*24 || peeks > 60*24*5/4+10 {
+			t.Errorf("%d peeks and %d claims in sixty days", peeks, claims)
+		}
+		time.Sleep(2 * time.Millisecond)
+		if got := q.ackedAt("far1").Sub(begin); got != far {
+			t.Errorf("delivered after %v", got)
+		}
+		ok(t, stop)
+	})
+}
+
 func TestSomethingEarlierInterruptsTheSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue()

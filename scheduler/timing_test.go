@@ -5,6 +5,7 @@ import (
 	"time"
 )
 
+// B36 (onosproject/onos-lib-go#127, heminetwork#664): the backoff overflowed.
 func TestRetryAfter(t *testing.T) {
 	const s, longest = time.Second, 5 * time.Minute
 	tests := []struct {

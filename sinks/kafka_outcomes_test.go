@@ -170,6 +170,8 @@ func TestKafkaAlwaysAsksForAllReplicas(t *testing.T) {
 
 // TestKafkaConnectionCut cuts the connection just before a request reaches the
 // broker and just after it was carried out.
+//
+// B40 (segmentio/kafka-go#1352, #140): EOF was not tried again.
 func TestKafkaConnectionCut(t *testing.T) {
 	t.Run("before", func(t *testing.T) {
 		k := servers.NewKfake(t)
@@ -604,6 +606,7 @@ func TestKafkaTargetIsChecked(t *testing.T) {
 	want(t, "a good one among them", errs[3], "", "")
 }
 
+// B45 (elastic/docs-content#2587, apache/kafka#18106): a time ahead is refused, an old one is retention's.
 func TestKafkaTimeIsThatOfSending(t *testing.T) {
 	k := servers.SharedKafka(t)
 	topic := k.Topic(t, 1)

@@ -81,6 +81,9 @@ func (c crossing) String() string { return c.from + "->" + c.to }
 // again, and looks whether what has happened then is what the contract says:
 // nothing lost, nothing early, nothing back from the dead, no more copies than
 // allowed, and nothing left in Redis.
+//
+// B20 (RichardKnop/machinery#586): between claim and publish, between publish and ack.
+// B25 (asynq#55, #1051): what was in flight was never found again.
 func TestCrashMatrix(t *testing.T) {
 	t.Parallel()
 	type row struct {

@@ -21,6 +21,8 @@ import (
 
 // TestCrashLosesNothing sends 10,000 messages with random delays through two
 // processes. One is killed and started again in the middle of it.
+//
+// B20 (RichardKnop/machinery#586, thoas/bokchoy#7): what was taken out before it was done was lost in a crash.
 func TestCrashLosesNothing(t *testing.T) {
 	const messages, spread = 10_000, 10 * time.Second
 	w := newWorld(t)

@@ -64,6 +64,9 @@ func TestKafkaTransactions(t *testing.T) {
 // TestKafkaReplayedSource sets the group's offsets back to the start of the
 // source while no bridge runs: of what was delivered, cancelled, replaced or is
 // still pending, nothing comes again or back.
+//
+// B13 (etf1/kafka-message-scheduler#44): a rescan at midnight sent everything again.
+// B39 (segmentio/kafka-go#1308): what is read twice is scheduled once.
 func TestKafkaReplayedSource(t *testing.T) {
 	t.Parallel()
 	const messages, partitions = 200, 3

@@ -40,6 +40,7 @@ func TestEverySettingIsNamedAsEnvconfigNamesIt(t *testing.T) {
 	}
 }
 
+// B58 (sequinstream/sequin#2155): no setting has a name that Kubernetes gives to a service's address.
 func TestEverySettingIsDocumentedAndSafelyNamed(t *testing.T) {
 	for _, r := range defaultSettings().table() {
 		if r.Doc == "" {
@@ -222,6 +223,7 @@ func TestSecretFromFile(t *testing.T) {
 	}
 }
 
+// B58 (sequinstream/sequin#2155, cloud-on-k8s#1987): an orchestrator's variables hit a setting.
 func TestUnknownVariablesAreWarnedAbout(t *testing.T) {
 	warnings := unknownVariables([]string{
 		"BRIDGE_MAXDELAY=1h", "BRIDGE_REDIS_URI=x", "BRIDGE_NAMESPACE=ok", "BRIDGE_REDIS_URL_FILE=ok", "HOME=/",
