@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"delaybridge"
 	"delaybridge/luascripts"
+	"delaybridge/sinks/sinktest"
 	"delaybridge/test/servers"
 )
 
@@ -144,6 +146,71 @@ func TestClusterLosesNoConfirmedWriteWithItsMaster(t *testing.T) {
 	}
 }
 
+// TestAddressThatMovesIsFollowed makes the master a replica of another server,
+// to which its address points from then on, while connections to it stay open.
+//
+// B31 (redis/go-redis#790, envoyproxy/ratelimit#1191): writers stayed on the read-only node.
+func TestAddressThatMovesIsFollowed(t *testing.T) {
+	t.Parallel()
+	old, heir := servers.NewRedis(t, servers.RedisTCP), servers.NewRedis(t, servers.RedisTCP)
+	at := func(r *servers.Redis) string { return "127.0.0.1:" + strconv.Itoa(r.Port) }
+	link := sinktest.NewLink(t, at(old))
+	q := openDurable(t, "redis://"+link.Addr()+"/0", luascripts.ModeSingle, 0)
+	store := func(offset int) error {
+		return q.Store(t.Context(), []delaybridge.Request{dueNow(fmt.Sprint("m", offset), offset)})[0].Err
+	}
+	var several sync.WaitGroup // connections
+	for i := range 8 {
+		several.Go(func() {
+			if err := store(i + 1); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	several.Wait()
+
+	hc, oc := heir.Client(t), old.Client(t)
+	if err := hc.ReplicaOf(t.Context(), "127.0.0.1", strconv.Itoa(old.Port)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if !servers.Eventually(func() bool {
+		return strings.Contains(hc.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	}) {
+		t.Fatal("the heir does not follow")
+	}
+	if err := hc.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	link.Retarget(at(heir))
+	if err := oc.ReplicaOf(t.Context(), "127.0.0.1", strconv.Itoa(heir.Port)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	// Each connection fails once at the most, and the next one finds the heir.
+	failed := 0
+	for offset := 9; offset < 40; {
+		if err := store(offset); err != nil {
+			if failed++; failed > 20 {
+				t.Fatalf("failed %d times: %v", failed, err)
+			}
+			continue
+		}
+		offset++
+	}
+	claimed := 0
+	for shard := range q.Shards() {
+		for _, g := range q.Claim(t.Context(), delaybridge.SinkNATS, []delaybridge.Ask{{Shard: shard, Limit: 100}}) {
+			if g.Err != nil {
+				t.Error(g.Err)
+			}
+			claimed += len(g.Claims)
+		}
+	}
+	if claimed != 39 {
+		t.Errorf("claimed %d from the heir, want 39", claimed)
+	}
+}
+
+// B31 (redis/go-redis#790): the new master behind Sentinel is found without a restart.
 func TestSentinelFailOverIsFollowed(t *testing.T) {
 	t.Parallel()
 	s := servers.NewRedisSentinel(t)

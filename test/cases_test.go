@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"delaybridge"
 	"delaybridge/luascripts"
@@ -17,6 +19,12 @@ import (
 
 // fill stores messages as ingest does, and returns their due times by id.
 func (w *world) fill(t *testing.T, shards, n int, due func(i int) time.Time) map[string]time.Time {
+	t.Helper()
+	return w.fillFrom(t, shards, 0, n, due)
+}
+
+// fillFrom is fill for the messages from number first on.
+func (w *world) fillFrom(t *testing.T, shards, first, n int, due func(i int) time.Time) map[string]time.Time {
 	t.Helper()
 	client, err := luascripts.Connect(w.env["REDIS_URL"], luascripts.ModeSingle)
 	if err != nil {
@@ -31,7 +39,7 @@ func (w *world) fill(t *testing.T, shards, n int, due func(i int) time.Time) map
 	}
 	all := map[string]time.Time{}
 	var batch []delaybridge.Request
-	for i := range n {
+	for i := first; i < first+n; i++ {
 		m := delaybridge.Message{
 			ID: fmt.Sprint("m-", i), Position: delaybridge.Position{Source: "nats:FILLED", Offset: uint64(i + 1)},
 			Target:    delaybridge.Target{Sink: delaybridge.SinkNATS, Name: "orders.x"},
@@ -67,6 +75,109 @@ func (w *world) checkOnce(t *testing.T, due map[string]time.Time) {
 	if len(seen) != len(due) {
 		t.Errorf("%d different messages of %d arrived", len(seen), len(due))
 	}
+}
+
+// TestDueNowArrivesOnceAcrossARestart asks for times that are just past. Each is
+// delivered at once, and not again by the next process.
+//
+// B1 (etf1/kafka-message-scheduler#28): what was just past was refused, and delivered after a restart.
+func TestDueNowArrivesOnceAcrossARestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.serve(t, nil)
+	send := func(id, when string) {
+		publish(t, w.js, "bridge.schedule", id, "Bridge-Target: nats://orders.x", when, "Bridge-Id: "+id)
+		w.table.Expect(id, time.Time{})
+	}
+	ago := func(d time.Duration) string { return fmt.Sprint("Bridge-Deliver-At: ", time.Now().Add(-d).UnixMilli()) }
+	send("a-millisecond-ago", ago(time.Millisecond))
+	send("a-second-ago", ago(time.Second))
+	send("now", "Bridge-Delay: 0s")
+	for _, id := range []string{"a-millisecond-ago", "a-second-ago", "now"} {
+		w.table.Await(t, id)
+		w.awaitState(t, id, "delivered")
+	}
+	p.Kill()
+	w.serve(t, nil)
+	send("after-the-restart", ago(time.Millisecond))
+	for _, id := range []string{"a-millisecond-ago", "a-second-ago", "now", "after-the-restart"} {
+		w.awaitState(t, id, "delivered")
+		if a := w.table.Await(t, id); a.Header.Get("Bridge-Attempt") != "1" {
+			t.Errorf("%s arrived as attempt %s", id, a.Header.Get("Bridge-Attempt"))
+		}
+	}
+	w.awaitEmpty(t)
+	if n := len(w.table.Arrivals()); n != 4 {
+		t.Errorf("%d messages arrived, want 4: %s", n, w.table.describe())
+	}
+}
+
+// TestSourceMayForget has the source's stream drop its messages by age long
+// before they are due.
+//
+// B15 (apache/pulsar#21898): what lived shorter than its delay was gone.
+func TestSourceMayForget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	source, err := w.js.CreateStream(context.Background(), jetstream.StreamConfig{
+		Name: "BRIDGE_SCHEDULE", Subjects: []string{"bridge.schedule"}, MaxAge: 500 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const delay = 3 * time.Second
+	w.serve(t, nil)
+	sent := publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.x", "Bridge-Delay: "+delay.String(), "Bridge-Id: x")
+	w.table.Expect("x", sent.Add(delay))
+	if !servers.Eventually(func() bool {
+		info, err := source.Info(context.Background())
+		return err == nil && info.State.Msgs == 0
+	}) {
+		t.Fatal("the stream keeps its message")
+	}
+	w.table.Check(t)
+	w.awaitEmpty(t)
+}
+
+// TestRejectedThatIsTooLargeToSend has messages that fill a limit of their broker,
+// whole or by their headers, be refused: with what tells of that they are too
+// large for any target. They stay as dead letters, and hold up nothing.
+//
+// B43 (Particular/NServiceBus#3023, rebus-org/Rebus.RabbitMq#82): error headers pushed it over the limit, and it looped.
+func TestRejectedThatIsTooLargeToSend(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(t, Env{"REJECT_TARGET": "nats://orders.rejected", "DEAD_TARGET": "nats://orders.dead"})
+	// The error quotes the target, which is far longer than an error may be.
+	long := "mqtt://" + strings.Repeat("x", 60<<10)
+	head := func(target string) int {
+		return len("NATS/1.0\r\nBridge-Target: " + target + "\r\nBridge-Delay: 0s\r\n\r\n")
+	}
+	// A stream takes headers of less than 64 KiB.
+	longest := "mqtt://" + strings.Repeat("x", 1<<16-1-head("mqtt://"))
+	payloads := []string{strings.Repeat("p", 1<<20-head(long)), "small"}
+	for i, target := range []string{long, longest} {
+		publish(t, w.js, "bridge.schedule", payloads[i], "Bridge-Target: "+target, "Bridge-Delay: 0s")
+	}
+	publish(t, w.js, "bridge.schedule", "good", "Bridge-Target: nats://orders.x", "Bridge-Delay: 0s", "Bridge-Id: good")
+	for i, payload := range payloads {
+		id := fmt.Sprint("rejected:nats:BRIDGE_SCHEDULE:", i+1)
+		w.awaitState(t, id, "dead")
+		letter := decode(t, Run(t, w.env, "", "dead", "show", id, "-o", "json").Stdout)
+		if letter["reason"] != "permanent" {
+			t.Errorf("%s: its reason is %v, %v", id, letter["reason"], letter["error"])
+		}
+		if text := letter["error"].(string); len(text) > delaybridge.MaxErrorBytes {
+			t.Errorf("%s: its error has %d bytes", id, len(text))
+		}
+		if text := letter["payload"].(map[string]any)["text"]; text != payload {
+			t.Errorf("%s: its payload is not what it was", id)
+		}
+		// Its copy for the dead target is as large, and has none itself.
+		w.awaitState(t, "dead:"+id, "dead")
+	}
+	// What subscribers hear of what a stream refuses does not matter here.
+	w.table.Await(t, "good")
 }
 
 // TestManySchedulers has eight processes wait for the same 20,000 messages, all

@@ -10,9 +10,10 @@ import (
 // Link is a TCP connection point between a sink and its broker that can be cut
 // or held up. It forwards to one address.
 type Link struct {
-	addr, to string
+	addr string
 
 	mu       sync.Mutex
+	to       string
 	listener net.Listener
 	conns    map[net.Conn]bool
 	// flow is closed while bytes may pass.
@@ -69,6 +70,14 @@ func (l *Link) Cut() {
 	}
 }
 
+// Retarget forwards new connections to another address, as a name that has moved
+// does; those that there are stay where they are.
+func (l *Link) Retarget(to string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.to = to
+}
+
 // Hang keeps all connections open and lets no byte pass, in either direction.
 func (l *Link) Hang() {
 	l.mu.Lock()
@@ -110,7 +119,10 @@ func (l *Link) listen(addr string) error {
 
 // join forwards between a new connection and the broker until one side ends.
 func (l *Link) join(near net.Conn) {
-	far, err := net.Dial("tcp", l.to)
+	l.mu.Lock()
+	to := l.to
+	l.mu.Unlock()
+	far, err := net.Dial("tcp", to)
 	if err != nil {
 		_ = near.Close()
 		return
