@@ -31,7 +31,7 @@
 // is scored by the time at which a message may next be delivered, the second by
 // the end of its lease. done is a tombstone: it remembers where a delivered or
 // cancelled message came from, so that a redelivery by its source does not
-// bring it back.
+// bring it back, and each redelivery makes it last for longer.
 //
 // # What holds
 //

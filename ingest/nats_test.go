@@ -555,14 +555,14 @@ func TestNATSOutlastsTheQueue(t *testing.T) {
 	publishMany(t, js, 0, 10)
 	wantAll(t, q, 10)
 	q.set(func() { q.away = true })
-	publishMany(t, js, 10, 60)
+	publishMany(t, js, 10, 110)
 	time.Sleep(5 * cfg.AckWait) // what is tested is that time does no harm
 	info := consumerInfo(t, js, "BRIDGE_SCHEDULE")
 	if info.Delivered.Consumer > 10+3*10 {
-		t.Errorf("%d deliveries of 60 messages while the queue was away", info.Delivered.Consumer)
+		t.Errorf("%d deliveries of 110 messages while the queue was away", info.Delivered.Consumer)
 	}
 	q.set(func() { q.away = false })
-	wantAll(t, q, 60)
+	wantAll(t, q, 110)
 	wantSettled(t, js, "BRIDGE_SCHEDULE")
 }
 

@@ -47,7 +47,7 @@ type Config struct {
 	// Lease is how long a claim belongs to its claimer. Defaults to 60 s.
 	Lease time.Duration
 	// DedupWindow is how long delivered, cancelled and dead ids are remembered
-	// at least. Defaults to 10 min.
+	// at least, counted from their last redelivery. Defaults to 10 min.
 	DedupWindow time.Duration
 	// MaxLostLeases is after how many leases that ran out a message is given up
 	// as abandoned. Defaults to 20.

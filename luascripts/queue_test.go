@@ -570,6 +570,7 @@ func TestClaim(t *testing.T) {
 			want:  "nothing; wait none, 1 expired, 1 buried",
 			state: "dead a +5\ndeadmsg a abandoned 1 3 \"its lease ran out 3 times\" [nats:S 7] hi\ndeadcount abandoned 1\ndone:b since +5\ndone:b a x nats:S 7",
 		}, {
+			// B33 (actionhero/node-resque#24): half of an entry waited for ever.
 			name:  "an id without a record is a corrupt letter and blocks nothing",
 			seed:  "due:nats a +0\ndue:nats b +0\nmsg b [nats:S 8] now",
 			do:    claiming("nats", 10),

@@ -74,7 +74,7 @@ type Settings struct {
 	AllowedTargets list     `split_words:"true" desc:"patterns such as nats://orders.* with commas between; empty: every target but the bridge's own sources"`
 	MaxDelay       duration `split_words:"true" desc:"longest way ahead that a message may be due; more is rejected"`
 	MaxPayload     size     `split_words:"true" desc:"largest payload; more is rejected"`
-	DedupWindow    duration `split_words:"true" desc:"how long at least a delivered or cancelled id is remembered"`
+	DedupWindow    duration `split_words:"true" desc:"how long at least a delivered or cancelled id is remembered, counted from its last redelivery"`
 	ExpiresAfter   duration `split_words:"true" desc:"default of Bridge-Expires-After; 0: never"`
 	RejectTarget   text     `split_words:"true" desc:"where refused messages go, such as nats://bridge.rejected; empty: they become dead letters"`
 	DeadTarget     text     `split_words:"true" desc:"where a copy of every dead letter goes, but for those that cannot be read (corrupt), such as nats://bridge.dead; empty: nowhere"`
