@@ -128,6 +128,11 @@ func TestValuesAreReadStrictly(t *testing.T) {
 		{"a source topic is checked", "KAFKA_INGEST_TOPICS", "a,b c", "", "takes topics"},
 		{"a dead target is no source of ours", "DEAD_TARGET", "kafka://bridge.schedule", "", "own sources"},
 		{"letters may be kept for ever", "DEAD_RETENTION", "0", "0", ""},
+		{"metrics may be served at any host", "METRICS_ADDR", " [::1]:0 ", "[::1]:0", ""},
+		{"metrics have a port", "METRICS_ADDR", "9090", "", "host:port"},
+		{"a port is a number", "METRICS_ADDR", ":http", "", "host:port"},
+		{"a port has 16 bits", "METRICS_ADDR", ":70000", "", "host:port"},
+		{"overdue has a least", "READY_MAX_OVERDUE", "10ms", "", "at least 1s"},
 		{"a route has a form", "ROUTES", "nats://later.> => nats://orders", "", "option"},
 		{"an allowed target has a form", "ALLOWED_TARGETS", "orders.*", "", "ALLOWED_TARGETS"},
 	} {
@@ -224,6 +229,32 @@ func TestSecretFromFile(t *testing.T) {
 }
 
 // B58 (sequinstream/sequin#2155, cloud-on-k8s#1987): an orchestrator's variables hit a setting.
+func TestEmptyMetricsAddressIsAValue(t *testing.T) {
+	for _, row := range []struct {
+		set         bool
+		value, from string
+	}{{false, ":9090", "default"}, {true, "", "environment"}} {
+		clearSettings(t)
+		if row.set {
+			t.Setenv("BRIDGE_METRICS_ADDR", " ")
+		}
+		s, _, err := loadSettings()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range s.table() {
+			if r.Name == "BRIDGE_METRICS_ADDR" && (r.Value != row.value || r.From != row.from) {
+				t.Errorf("set: %v, %q from %s", row.set, r.Value, r.From)
+			}
+		}
+		if row.set {
+			if l, err := s.listenMetrics(); l != nil || err != nil {
+				t.Errorf("it listens: %v %v", l, err)
+			}
+		}
+	}
+}
+
 func TestUnknownVariablesAreWarnedAbout(t *testing.T) {
 	warnings := unknownVariables([]string{
 		"BRIDGE_MAXDELAY=1h", "BRIDGE_REDIS_URI=x", "BRIDGE_NAMESPACE=ok", "BRIDGE_REDIS_URL_FILE=ok", "HOME=/",
