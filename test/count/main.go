@@ -100,8 +100,17 @@ func (c *counter) take(e event) {
 	r := c.get(e.Package, e.Test)
 	switch e.Action {
 	case "run":
-		if i := strings.LastIndexByte(e.Test, '/'); i >= 0 {
-			c.get(e.Package, e.Test[:i]).parent = true
+		// A name may have slashes of its own, so that not each of them ends a parent's.
+		for name := e.Test; ; {
+			i := strings.LastIndexByte(name, '/')
+			if i < 0 {
+				break
+			}
+			name = name[:i]
+			if parent := c.results[e.Package+" "+name]; parent != nil {
+				parent.parent = true
+				break
+			}
 		}
 	case "output":
 		if !strings.HasPrefix(strings.TrimSpace(e.Output), "=== ") {

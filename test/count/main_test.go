@@ -21,6 +21,13 @@ func TestCount(t *testing.T) {
 {"Action":"pass","Package":"p","Test":"TestA"}
 {"Action":"pass","Package":"p","Elapsed":1.5}`,
 			[]string{"ok   p  1.5s", "2 passed, 0 failed, 0 skipped"}, false},
+		{"a slash in a subtest's name makes no test of its own",
+			`{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/from_a/b_to_c/d"}
+{"Action":"pass","Package":"p","Test":"TestA/from_a/b_to_c/d"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}`,
+			[]string{"1 passed, 0 failed, 0 skipped"}, false},
 		{"a skipped test is named with its reason",
 			`{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}
