@@ -261,7 +261,7 @@ func newWorld(t *testing.T) *world {
 	cmd := exec.Command(bridge, "serve")
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "BRIDGE_REDIS_URL=" + redis.URL, "BRIDGE_NATS_URL=" + server.URL,
+		"PATH=" + os.Getenv("PATH"), "BRIDGE_METRICS_ADDR=", "BRIDGE_REDIS_URL=" + redis.URL, "BRIDGE_NATS_URL=" + server.URL,
 		"BRIDGE_KAFKA_BROKERS=" + strings.Join(kafka.Brokers, ","), "BRIDGE_KAFKA_INGEST_TOPICS=" + w.topic,
 		"BRIDGE_KAFKA_INGEST_GROUP=" + servers.TopicName(t),
 	}
