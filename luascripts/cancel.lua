@@ -53,6 +53,7 @@ for i = 4, #ARGV, 4 do
       state = call('ZSCORE', KEYS[11], id) and 'x' or ''
     end
     if seen(id, marks, source, offset) then
+      -- Changes nothing, but lets the script go on where Redis is full.
       call('HDEL', KEYS[8], id)
       known[#known + 1] = id
       reply = 1
