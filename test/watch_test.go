@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"delaybridge/test/servers"
@@ -135,7 +136,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		if i%100 == 0 {
 			m.Header.Set("Bridge-Delay", "1ms") // it is published, too
 		}
-		if _, err := w.js.PublishMsgAsync(m); err != nil {
+		if _, err := w.js.PublishMsgAsync(m, jetstream.WithStallWait(patience)); err != nil {
 			t.Fatal(err)
 		}
 	}
