@@ -124,3 +124,24 @@ func TestSourcesThatHangAreNamed(t *testing.T) {
 		}
 	})
 }
+
+// The lag is of most interest while it grows, and then nothing is pulled that
+// would tell it.
+func TestNATSLagGrowsWhileTheQueueIsFull(t *testing.T) {
+	t.Parallel()
+	n := servers.NewNATS(t)
+	js := n.JetStream(t)
+	m := newMemory()
+	m.full = true
+	s := run(t, n, m, quickNATS(), "")
+	eventually(t, "the gate is closed", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.refused > 0
+	})
+	publishMany(t, js, 0, 7)
+	eventually(t, "the lag is known", func() bool { return s.nats.Lag()["nats:BRIDGE_SCHEDULE"] == 7 })
+	m.set(func() { m.full = false })
+	wantAll(t, m, 7)
+	eventually(t, "the lag is gone", func() bool { return s.nats.Lag()["nats:BRIDGE_SCHEDULE"] == 0 })
+}

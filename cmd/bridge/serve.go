@@ -19,7 +19,8 @@ func newServe() *cobra.Command {
 		Short: "Run the bridge until SIGTERM",
 		Long: `Run the bridge: take in messages (role ingest) and deliver what is due (role
 scheduler). Any number of processes may run side by side. Brokers and Redis need
-not be there yet: the bridge waits for them.
+not be there yet: the bridge waits for them, and /readyz at BRIDGE_METRICS_ADDR
+says which it misses.
 
 SIGTERM stops taking in and claiming, finishes or hands back what is held within
 BRIDGE_SHUTDOWN_TIMEOUT, and exits with 0. A second signal exits at once; nothing
