@@ -23,7 +23,11 @@ func TestCountersAddUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.serve(t, Env{"MAX_ATTEMPTS": "1", "EXPIRES_AFTER": "1h"})
-	before := p.Scrape(t)
+	var before Series
+	// The lag is known once the stream is there.
+	if !servers.Eventually(func() bool { before = p.Scrape(t); return before.Has("bridge_ingest_lag") }) {
+		t.Error("no lag at the start")
+	}
 	for series, v := range before {
 		for _, counter := range []string{"bridge_ingested_total", "bridge_published_total", "bridge_retries_total", "bridge_dead{", "bridge_pending"} {
 			if strings.HasPrefix(series, counter) && v != 0 {
