@@ -42,6 +42,9 @@ func reportRedis(ctx context.Context, client redis.UniversalClient, strict bool,
 	var err error
 	if cluster, ok := client.(*redis.ClusterClient); ok {
 		err = cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return report(ctx, node) })
+		if err == nil {
+			err = reportSlots(ctx, cluster, log)
+		}
 	} else {
 		err = report(ctx, client)
 	}
@@ -56,6 +59,36 @@ func reportRedis(ctx context.Context, client redis.UniversalClient, strict bool,
 		return fmt.Errorf("%w: %s", errRedisUnsafe, strings.Join(unsafe, "; "))
 	}
 	return nil
+}
+
+// reportSlots logs whether a cluster serves all of its slots: shards that lie in
+// the others can neither be written nor read.
+func reportSlots(ctx context.Context, cluster *redis.ClusterClient, log *zap.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	info, err := cluster.ClusterInfo(ctx).Result()
+	if err != nil {
+		return err
+	}
+	const all = "16384"
+	f := infoFields(info)
+	log.Info("redis cluster", zap.String("state", f["cluster_state"]), zap.String("slots_ok", f["cluster_slots_ok"]),
+		zap.String("masters", f["cluster_size"]))
+	if f["cluster_slots_ok"] != all {
+		log.Warn("redis cluster: " + f["cluster_slots_ok"] + " of " + all + " slots are served: shards in the others wait until theirs are")
+	}
+	return nil
+}
+
+// infoFields reads what INFO and CLUSTER INFO answer.
+func infoFields(info string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.SplitSeq(info, "\n") {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
 }
 
 // redisFacts is what one node says of itself. Save is "unknown" where the
@@ -74,12 +107,7 @@ func readRedisFacts(ctx context.Context, node redis.Cmdable) (redisFacts, error)
 	if err != nil {
 		return f, err
 	}
-	fields := map[string]string{}
-	for line := range strings.SplitSeq(info, "\n") {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			fields[name] = value
-		}
-	}
+	fields := infoFields(info)
 	f.version, f.policy, f.aof = fields["redis_version"], fields["maxmemory_policy"], fields["aof_enabled"] == "1"
 	if save, err := node.ConfigGet(ctx, "save").Result(); err == nil {
 		f.save = save["save"]
