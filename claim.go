@@ -59,7 +59,6 @@ type Retry struct {
 	// OutliveLease keeps the retry from happening before the lease would have
 	// ended, for a publish that may still arrive.
 	OutliveLease bool
-	Error        string
 }
 
 // Burial makes a claim a dead letter.

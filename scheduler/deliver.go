@@ -107,7 +107,6 @@ func (l *lane) note(out []outcome) {
 			reached = true
 		}
 	}
-	l.targets.forget(now)
 	var opened, closed bool
 	switch {
 	case unreached != nil:
@@ -218,7 +217,7 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 			releases, byRelease = append(releases, l.postponed(o.claim)), append(byRelease, i)
 		case tryAgain:
 			retries = append(retries, delaybridge.Retry{
-				Claim: o.claim, After: o.after, Error: o.err.Error(),
+				Claim: o.claim, After: o.after,
 				OutliveLease: delaybridge.ClassOf(o.err) == delaybridge.ClassUnknown,
 			})
 			byRetry = append(byRetry, i)

@@ -142,6 +142,9 @@ func (l *lane) peekIfTime(ctx context.Context) {
 	if now.Before(l.nextPeek) {
 		return
 	}
+	l.mu.Lock()
+	l.targets.forget(now) // here, and not at each publish: it looks through all of them
+	l.mu.Unlock()
 	const leasesEach = 4
 	waits, err := l.queue.Peek(ctx, l.name, l.peeks%leasesEach == 0)
 	l.peeks++
@@ -248,7 +251,11 @@ func (l *lane) free(now time.Time) int {
 	if l.bytes >= l.cfg.MaxInflightBytes {
 		return 0
 	}
-	return l.cfg.MaxInflight - l.held + min(l.targets.stuck(now), l.cfg.MaxInflight)
+	room := l.cfg.MaxInflight - l.held
+	if room >= l.cfg.Batch {
+		return room // enough for now; to look through all targets takes time
+	}
+	return room + min(l.targets.stuck(now), l.cfg.MaxInflight)
 }
 
 // sizeOf is about what a message takes up in memory, by what can be large in it.

@@ -133,9 +133,10 @@ func (k *Kafka) Publish(ctx context.Context, batch []delaybridge.Claim) []error 
 		defer cancel()
 		p.run(ctx)
 	}
-	return p.await(ctx, k.cfg.PublishTimeout, run,
-		fmt.Errorf("Kafka did not confirm within %v", k.cfg.PublishTimeout),
-		delaybridge.Transient(fmt.Errorf("not sent to Kafka within %v", k.cfg.PublishTimeout)))
+	return p.await(ctx, k.cfg.PublishTimeout, run, func() (sentErr, unsentErr error) {
+		return fmt.Errorf("Kafka did not confirm within %v", k.cfg.PublishTimeout),
+			delaybridge.Transient(fmt.Errorf("not sent to Kafka within %v", k.cfg.PublishTimeout))
+	})
 }
 
 // kafkaPublish is one call of Publish.

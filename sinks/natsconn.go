@@ -145,9 +145,10 @@ func (c *natsConn) batch(n uint64) *natsBatch {
 // await lets run carry out a batch and returns its outcomes within the publish
 // timeout. run may be held up by a connection that takes no bytes.
 func (c *natsConn) await(ctx context.Context, b *natsBatch, run func(ctx context.Context)) []error {
-	return b.await(ctx, c.timeout, run,
-		fmt.Errorf("NATS did not confirm within %v", c.timeout),
-		delaybridge.Unavailable(fmt.Errorf("NATS took no more messages within %v", c.timeout)))
+	return b.await(ctx, c.timeout, run, func() (sentErr, unsentErr error) {
+		return fmt.Errorf("NATS did not confirm within %v", c.timeout),
+			delaybridge.Unavailable(fmt.Errorf("NATS took no more messages within %v", c.timeout))
+	})
 }
 
 // send publishes the batch's messages, each made by message, and settles those

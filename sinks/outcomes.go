@@ -78,8 +78,8 @@ func (o *outcomes) recall(i int) {
 // await starts run, which is to settle the messages and is told by its context
 // to end, and returns the outcomes once all are settled, timeout has passed or
 // ctx has ended, whether run has returned or not. Messages that the timeout
-// finds sent fail with sentErr, others with unsentErr.
-func (o *outcomes) await(ctx context.Context, timeout time.Duration, run func(context.Context), sentErr, unsentErr error) []error {
+// finds sent fail with the first error of late, others with the second.
+func (o *outcomes) await(ctx context.Context, timeout time.Duration, run func(context.Context), late func() (sentErr, unsentErr error)) []error {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	go run(limited)
@@ -87,11 +87,14 @@ func (o *outcomes) await(ctx context.Context, timeout time.Duration, run func(co
 	case <-o.done:
 	case <-limited.Done():
 	}
-	if ctx.Err() != nil {
+	switch {
+	case o.isDone():
+		return o.finish(nil, nil) // nothing is left
+	case ctx.Err() != nil:
 		err := fmt.Errorf("gave up waiting for the broker: %w", context.Cause(ctx))
 		return o.finish(err, err)
 	}
-	return o.finish(sentErr, unsentErr)
+	return o.finish(late())
 }
 
 // finish settles all that is left, what was sent and what was not apart, and
