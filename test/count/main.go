@@ -3,8 +3,11 @@
 //
 //	go test -json ./... | go run ./test/count
 //
-// Tests that ran on the in-process broker because Apache Kafka is not to be had
-// are named before that. A test that has subtests does not count beside them. A package that fails
+// Before that it names the tests that ran on the in-process broker because Apache
+// Kafka is not to be had, the skipped ones, and last the failed ones, each with a
+// few lines that tell why; the whole of their output stands further up.
+//
+// A test that has subtests does not count beside them. A package that fails
 // without a failed test (it does not build, it panicked, it ran out of time)
 // counts as one failure. It exits with 1 when anything failed.
 package main
@@ -35,7 +38,8 @@ type result struct {
 	pkg, test string
 	outcome   string // pass, fail, skip; empty while it runs
 	output    []string
-	parent    bool // it has subtests
+	built     []string // what the compiler said, where it failed
+	parent    bool     // it has subtests
 	elapsed   float64
 }
 
@@ -50,7 +54,7 @@ func main() {
 }
 
 func count(in io.Reader, out io.Writer) (failed bool, err error) {
-	c := &counter{out: out, results: map[string]*result{}}
+	c := &counter{out: out, results: map[string]*result{}, builds: map[string][]string{}}
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadString('\n')
@@ -76,6 +80,7 @@ type counter struct {
 	out     io.Writer
 	results map[string]*result
 	order   []*result
+	builds  map[string][]string // what the compiler said, by package
 }
 
 func (c *counter) get(pkg, test string) *result {
@@ -93,6 +98,7 @@ func (c *counter) take(e event) {
 	switch e.Action {
 	case "build-output":
 		fmt.Fprint(c.out, e.Output)
+		c.builds[e.ImportPath] = append(c.builds[e.ImportPath], e.Output)
 		return
 	case "build-fail", "start":
 		return
@@ -118,6 +124,9 @@ func (c *counter) take(e event) {
 		}
 	case "pass", "fail", "skip":
 		r.outcome, r.elapsed = e.Action, e.Elapsed
+		if e.FailedBuild != "" {
+			r.built = c.builds[e.FailedBuild]
+		}
 		switch {
 		case e.Test == "" && e.Action != "skip":
 			fmt.Fprintf(c.out, "%-4s %s  %.1fs\n", map[string]string{"pass": "ok", "fail": "FAIL"}[e.Action], e.Package, e.Elapsed)
@@ -130,7 +139,8 @@ func (c *counter) take(e event) {
 // close prints the lists and the closing line.
 func (c *counter) close() (failed bool) {
 	var passed, failures int
-	var skips, fails, onKfake []string
+	var skips, onKfake []string
+	var fails, beside []*result // beside: their failure is counted as another's
 	because := ""
 	failedTests := map[string]bool{} // by package
 	for _, r := range c.order {
@@ -144,11 +154,17 @@ func (c *counter) close() (failed bool) {
 		if bad {
 			failedTests[r.pkg] = true
 		}
+		if r.outcome == "" {
+			fmt.Fprint(c.out, strings.Join(r.output, ""))
+		}
 		switch {
 		case r.parent && (!bad || c.childFailed(r)):
+			if bad {
+				beside = append(beside, r)
+			}
 		case bad:
 			failures++
-			fails = append(fails, r.pkg+" "+r.test)
+			fails = append(fails, r)
 		case r.outcome == "skip":
 			skips = append(skips, r.pkg+" "+r.test+": "+reason(r.output))
 		default:
@@ -156,11 +172,16 @@ func (c *counter) close() (failed bool) {
 		}
 	}
 	for _, r := range c.order {
-		if r.test == "" && r.outcome != "pass" && r.outcome != "skip" && !failedTests[r.pkg] {
-			failures++
-			fails = append(fails, r.pkg+" (the package as a whole)")
-			fmt.Fprint(c.out, strings.Join(r.output, ""))
+		if r.test != "" || r.outcome == "pass" || r.outcome == "skip" {
+			continue
 		}
+		if failedTests[r.pkg] {
+			beside = append(beside, r)
+			continue
+		}
+		failures++
+		fails = append(fails, r)
+		fmt.Fprint(c.out, strings.Join(r.output, ""))
 	}
 	if len(onKfake) > 0 {
 		fmt.Fprintf(c.out, "WARNING: not on Apache Kafka but on the in-process broker (kfake), because %s:\n", because)
@@ -173,11 +194,28 @@ func (c *counter) close() (failed bool) {
 	for _, s := range skips {
 		fmt.Fprintln(c.out, "skipped: "+s)
 	}
-	for _, f := range fails {
-		fmt.Fprintln(c.out, "failed: "+f)
+	most := max(whyLeast, whyLines/max(1, len(fails)))
+	for _, r := range beside {
+		if lines := complaints(r.output, most); len(lines) > 0 {
+			fmt.Fprintf(c.out, "beside a failed test, %s:\n", r.name())
+			fmt.Fprintln(c.out, strings.Join(lines, "\n"))
+		}
+	}
+	for _, r := range fails {
+		fmt.Fprintf(c.out, "failed: %s\n", r.name())
+		for _, line := range why(slices.Concat(r.built, r.output), most) {
+			fmt.Fprintln(c.out, line)
+		}
 	}
 	fmt.Fprintf(c.out, "%d passed, %d failed, %d skipped\n", passed, failures, len(skips))
 	return failures > 0
+}
+
+func (r *result) name() string {
+	if r.test == "" {
+		return r.pkg + " (the package as a whole)"
+	}
+	return r.pkg + " " + r.test
 }
 
 func (c *counter) childFailed(parent *result) bool {
