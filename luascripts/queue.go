@@ -127,6 +127,20 @@ var ErrShards = errors.New("number of shards differs")
 // if it is new. An error matches ErrShards if Redis knows another number;
 // others are Redis's own and may pass.
 func Open(ctx context.Context, client redis.UniversalClient, cfg Config) (*Queue, error) {
+	q, err := Inspect(client, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := q.Wiped(ctx); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// Inspect returns the queue of cfg.Namespace for looking at it only: nothing is
+// asked or written, and nobody has made sure of the number of shards. An error is
+// about cfg.
+func Inspect(client redis.UniversalClient, cfg Config) (*Queue, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("queue: %w", err)
 	}
@@ -135,9 +149,6 @@ func Open(ctx context.Context, client redis.UniversalClient, cfg Config) (*Queue
 		q.keys = append(q.keys, shardKeys(cfg.Namespace, i))
 	}
 	q.scanned = make([]atomic.Int64, cfg.Shards)
-	if _, err := q.Wiped(ctx); err != nil {
-		return nil, err
-	}
 	return q, nil
 }
 
