@@ -120,8 +120,8 @@ func CheckSubjectTokens(name string) string {
 		return "a subject's tokens, which the dots divide, cannot be empty"
 	}
 	for _, r := range name {
-		if unicode.IsSpace(r) || unicode.IsControl(r) {
-			return fmt.Sprintf("%q cannot be in a subject: no blanks, no control characters", r)
+		if unicode.IsSpace(r) || unicode.IsControl(r) || isInvisible(r) {
+			return fmt.Sprintf("%+q cannot be in a subject: no blanks, no control characters, nothing invisible", r)
 		}
 	}
 	return ""
@@ -130,9 +130,13 @@ func CheckSubjectTokens(name string) string {
 // SystemSubjectPrefix returns the prefix that makes a NATS subject, or a pattern of
 // subjects, the server's own, "" if none does. Such subjects are neither sources
 // nor targets: a message to $JS.API.STREAM.DELETE.X would delete a stream.
+//
+// What only looks like one, by its letters' case or an encoding, is treated alike:
+// a mapping, a bridge or a proxy on the way may make it one.
 func SystemSubjectPrefix(subject string) string {
-	for _, prefix := range [...]string{"$", "_INBOX", "_R_"} {
-		if strings.HasPrefix(subject, prefix) {
+	folded := FoldName(subject)
+	for _, prefix := range [...]string{"$", "_INBOX", "_R_", "_GR_"} {
+		if strings.HasPrefix(subject, prefix) || strings.HasPrefix(folded, strings.ToLower(prefix)) {
 			return prefix
 		}
 	}

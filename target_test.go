@@ -84,6 +84,24 @@ func TestParseTargetRefuses(t *testing.T) {
 		{"an inbox", "nats://_INBOX.abc", "forbidden_target", "server's own"},
 		{"what begins as an inbox", "nats-core://_INBOXES", "forbidden_target", "server's own"},
 		{"a route reply", "nats://_R_.x.y", "forbidden_target", "server's own"},
+		{"a gateway reply", "nats://_GR_.x.y", "forbidden_target", "server's own"},
+		{"the JetStream API in small letters", "nats://$js.api.STREAM.DELETE.VICTIM", "forbidden_target", "server's own"},
+		{"an inbox in small letters", "nats://_inbox.abc", "forbidden_target", "server's own"},
+		{"a full-width dollar sign", "nats://\uff04JS.API.INFO", "forbidden_target", "server's own"},
+		{"a small dollar sign", "nats://\ufe69JS.API.INFO", "forbidden_target", "server's own"},
+		{"a dollar sign in percent encoding", "nats://%24JS.API.INFO", "forbidden_target", "server's own"},
+		{"and encoded once more", "nats://%2524JS.API.INFO", "forbidden_target", "server's own"},
+		{"full-width letters", "nats://\uff3fINBOX.abc", "forbidden_target", "server's own"},
+		{"an inbox behind an encoded dot", "nats://%2e_INBOX.abc", "forbidden_target", "server's own"},
+		{"a combining mark over the dollar sign", "nats://$\u0301JS.API.INFO", "forbidden_target", "server's own"},
+		{"what takes no place", "nats://\u200b$JS.API.INFO", "invalid_target", "invisible"},
+		{"a text that turns round", "nats://orders.\u202egpj", "invalid_target", "invisible"},
+		{"a byte order mark", "nats://\ufefforders", "invalid_target", "invisible"},
+		{"a filler that looks like a blank", "nats://orders\u3164", "invalid_target", "invisible"},
+		{"a dot as overlong UTF-8", "nats://orders\xc0\xaex", "invalid_target", "UTF-8"},
+		{"Kafka's own topic behind an encoded letter", "kafka://%5f_consumer_offsets", "invalid_target", "cannot be in a topic"},
+		{"Kafka's own topic in full-width letters", "kafka://\uff3f\uff3fconsumer_offsets", "invalid_target", "cannot be in a topic"},
+		{"a NUL byte before Kafka's own", "kafka://\x00__consumer_offsets", "invalid_target", "cannot be in a topic"},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			got, err := delaybridge.ParseTarget(c.in)
@@ -121,6 +139,20 @@ func TestValidateID(t *testing.T) {
 			}
 			checkRefused(t, struct{}{}, err, "invalid_id", c.in, c.reason)
 		})
+	}
+}
+
+func TestFoldName(t *testing.T) {
+	for in, want := range map[string]string{
+		"orders.new": "orders.new", "Orders.NEW": "orders.new", "größe.数": "größe.数",
+		"\uff22ridge\uff0eschedule": "bridge.schedule", "bridge\u2024schedule": "bridge.schedule", "bridge\u3002schedule": "bridge.schedule",
+		"bridge%2Eschedule": "bridge.schedule", "bridge%252eschedule": "bridge.schedule", "%zz%62ridge": "%zzbridge",
+		"bri\u200bdge.schedule": "bridge.schedule", "bridge.schedule.": "bridge.schedule", " bridge.schedule\x00": "bridge.schedule",
+		"bridge.\u017fchedule": "bridge.schedule", "\u212aafka": "kafka", "%": "%", "": "",
+	} {
+		if got := delaybridge.FoldName(in); got != want {
+			t.Errorf("FoldName(%q) = %q, want %q", in, got, want)
+		}
 	}
 }
 

@@ -34,6 +34,10 @@ type DecoderConfig struct {
 	// as "kafka://orders.*" (see targetPattern for the wildcards). Targets of
 	// routes need not be repeated. Empty allows all. Default: none.
 	AllowedTargets []string
+	// SourceTargets are the targets that the messages of each source may name, on
+	// top of AllowedTargets. If there are any, a source without an entry may name
+	// none. Targets of routes need not be repeated. Default: none, which allows all.
+	SourceTargets []SourceTargets
 	// MaxDelay is how far ahead of a message's timestamp it may be due.
 	// Default: 168h.
 	MaxDelay time.Duration
@@ -75,6 +79,7 @@ func (c *DecoderConfig) Validate() error {
 type Decoder struct {
 	cfg     DecoderConfig
 	sources []delaybridge.Target // those of the routes included
+	folded  []delaybridge.Target // the same by FoldName
 	allowed []targetPattern
 	exact   map[delaybridge.Target]*Route // routes without wildcards
 	wild    []*Route
@@ -122,7 +127,13 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 			d.exact[r.Source] = r
 		}
 	}
+	for _, s := range d.sources {
+		d.folded = append(d.folded, delaybridge.Target{Sink: s.Sink, Name: delaybridge.FoldName(s.Name)})
+	}
 	if err := checkCrossing(d.sources, len(cfg.Sources)); err != nil {
+		return nil, err
+	}
+	if err := checkSourceTargets(cfg.SourceTargets, d.sources); err != nil {
 		return nil, err
 	}
 	for _, r := range cfg.Routes {
@@ -142,10 +153,20 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 	return d, nil
 }
 
-// IsSource reports whether what is published to t comes back to the bridge.
+// IsSource reports whether what is published to t comes back to the bridge, or
+// looks as if it did, by letters of another case or an encoding that something on
+// the way may undo.
 func (d *Decoder) IsSource(t delaybridge.Target) bool {
-	_, ok := d.sourceOf(t)
-	return ok
+	if _, ok := d.sourceOf(t); ok {
+		return true
+	}
+	t.Name = delaybridge.FoldName(t.Name)
+	for _, s := range d.folded {
+		if sourceTakes(s, t) {
+			return true
+		}
+	}
+	return false
 }
 
 // Sources returns the bridge's own sources, those of the routes included, each
@@ -212,7 +233,7 @@ func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
 	if m.ID, err = d.parseID(&steer, rec); err != nil {
 		return delaybridge.Request{}, err
 	}
-	if m.Target, err = d.parseTarget(&steer.target, route); err != nil {
+	if m.Target, err = d.parseTarget(&steer.target, route, &rec); err != nil {
 		return delaybridge.Request{}, err
 	}
 	m.Scheduled = d.scheduled(rec.Time)
@@ -324,7 +345,7 @@ func (d *Decoder) parseID(s *steering, rec Record) (string, error) {
 	return positionID("", rec.Position), nil
 }
 
-func (d *Decoder) parseTarget(f *field, route *Route) (delaybridge.Target, error) {
+func (d *Decoder) parseTarget(f *field, route *Route, rec *Record) (delaybridge.Target, error) {
 	if !f.given() {
 		if route != nil && route.Target != (delaybridge.Target{}) {
 			return route.Target, nil
@@ -342,15 +363,19 @@ func (d *Decoder) parseTarget(f *field, route *Route) (delaybridge.Target, error
 	if d.IsSource(t) {
 		return delaybridge.Target{}, f.refuse("forbidden_target", "is one of the bridge's own sources: the message would come back")
 	}
-	if len(d.allowed) == 0 {
-		return t, nil
+	if len(d.allowed) > 0 && !matchesAny(d.allowed, t) && !(rec.Replayed && d.isOperators(t)) {
+		return delaybridge.Target{}, f.refuse("forbidden_target", "is not among the allowed targets")
 	}
-	for _, p := range d.allowed {
-		if p.match(t) {
-			return t, nil
-		}
+	if reason := d.mayName(rec, t); reason != "" {
+		return delaybridge.Target{}, f.refuse("forbidden_target", reason)
 	}
-	return delaybridge.Target{}, f.refuse("forbidden_target", "is not among the allowed targets")
+	return t, nil
+}
+
+// isOperators reports whether t is the reject or the dead target, which need not
+// be allowed: what was sent there may be replayed.
+func (d *Decoder) isOperators(t delaybridge.Target) bool {
+	return t == d.cfg.RejectTarget || t == d.cfg.DeadTarget
 }
 
 // parseDue returns the due time, by Bridge-Deliver-At, Bridge-Delay or the

@@ -23,6 +23,7 @@ var update = flag.Bool("update", false, "write the answers of testdata/decode/*.
 //	config allowed kafka://orders.*    once per file, before the first case
 //	== a sentence
 //	from nats://bridge.schedule        where it was published to (this, unless said)
+//	by cli                             a request by that, or by api
 //	at 2030-01-01T00:00:00Z            its own timestamp (this, unless said; - is none)
 //	key "k"                            the Kafka key, or null
 //	header Bridge-Delay: 90s           as it stands, or a Go string behind =, or = null
@@ -109,6 +110,8 @@ func configure(t *testing.T, cfg *ingest.DecoderConfig, setting string) {
 		cfg.AllowedTargets = strings.Fields(value)
 	case "routes":
 		cfg.Routes, err = ingest.ParseRoutes(value)
+	case "source_targets":
+		cfg.SourceTargets, err = ingest.ParseSourceTargets(value)
 	case "reject":
 		cfg.RejectTarget, err = delaybridge.ParseTarget(value)
 	case "expires":
@@ -149,6 +152,8 @@ func parseRecord(t *testing.T, lines string) ingest.Record {
 			rec.Key = parseBytes(t, value)
 		case "body":
 			rec.Payload = parseBytes(t, value)
+		case "by":
+			rec.Origin, rec.FromAPI, rec.FromCLI = delaybridge.Target{}, true, value == "cli"
 		case "envelope":
 			rec.Envelope = true
 		case "header":

@@ -33,4 +33,9 @@ type Record struct {
 	Envelope bool
 	// FromAPI marks a request by HTTP or CLI.
 	FromAPI bool
+	// FromCLI marks a request by CLI.
+	FromCLI bool
+	// Replayed marks a message that was let in before, and whose source is not
+	// known any more: which targets that may name was asked then.
+	Replayed bool
 }

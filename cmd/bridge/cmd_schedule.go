@@ -40,7 +40,7 @@ hold for messages from a broker.`,
 		if err != nil {
 			return err
 		}
-		record := ingest.Record{Position: newPosition(), Time: time.Now(), FromAPI: true}
+		record := ingest.Record{Position: newPosition(), Time: time.Now(), FromAPI: true, FromCLI: true}
 		for _, f := range headerFlags {
 			if !flags.Changed(f.flag) {
 				continue

@@ -49,6 +49,7 @@ type Settings struct {
 			Durable  text    `split_words:"true" desc:"durable consumer that all processes share"`
 			Create   boolean `split_words:"true" desc:"create the stream where it is missing"`
 		} `split_words:"true"`
+		API boolean `split_words:"true" desc:"answer requests on bridge.api.> as a NATS micro service: schedule, cancel, get, list, stats, dead letters"`
 	} `split_words:"true"`
 
 	Kafka struct {
@@ -72,6 +73,7 @@ type Settings struct {
 
 	Routes         text     `split_words:"true" desc:"defaults for the plain messages of a source: nats://later.> -> nats://orders delay=30s; several with ; between"`
 	AllowedTargets list     `split_words:"true" desc:"patterns such as nats://orders.* with commas between; empty: every target but the bridge's own sources"`
+	SourceTargets  text     `split_words:"true" desc:"targets that the messages of a source may name: nats://bridge.schedule -> nats://orders.>, kafka://orders.*; several with ; between; sources also api, cli, * (all others); empty: no such limit"`
 	MaxDelay       duration `split_words:"true" desc:"longest way ahead that a message may be due; more is rejected"`
 	MaxPayload     size     `split_words:"true" desc:"largest payload; more is rejected"`
 	DedupWindow    duration `split_words:"true" desc:"how long at least a delivered or cancelled id is remembered, counted from its last redelivery"`
@@ -96,6 +98,11 @@ type Settings struct {
 
 	MetricsAddr     listenAddress `split_words:"true" desc:"host:port to serve /metrics, /healthz and /readyz at; port 0 takes any free one; set but empty: nowhere"`
 	ReadyMaxOverdue duration      `split_words:"true" desc:"how long a message whose broker is there may be overdue before /readyz says so"`
+
+	API struct {
+		Addr  listenAddress `split_words:"true" desc:"host:port to serve the HTTP API and the console at; port 0 takes any free one; empty: nowhere"`
+		Token secret        `split_words:"true" desc:"bearer token that API requests must show, and that commands show with --api; required where the API listens beyond loopback"`
+	} `split_words:"true"`
 
 	LogLevel  text `split_words:"true" desc:"debug, info, warn or error"`
 	LogFormat text `split_words:"true" desc:"json or console"`

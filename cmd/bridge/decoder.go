@@ -27,6 +27,9 @@ func (s *Settings) decoderConfig() (ingest.DecoderConfig, error) {
 	if c.Routes, err = ingest.ParseRoutes(string(s.Routes)); err != nil {
 		return c, fieldSetting(err)
 	}
+	if c.SourceTargets, err = ingest.ParseSourceTargets(string(s.SourceTargets)); err != nil {
+		return c, fieldSetting(err)
+	}
 	if c.RejectTarget, err = optionalTarget("REJECT_TARGET", s.RejectTarget); err != nil {
 		return c, err
 	}

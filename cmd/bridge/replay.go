@@ -32,7 +32,7 @@ func replayRequest(d *ingest.Decoder, letter *luascripts.Letter) (delaybridge.Re
 	}
 	m := letter.Message
 	m.Due = later(m.Due, time.Now())
-	record = ingest.Record{Position: newPosition(), Key: m.Key, Payload: m.Payload, FromAPI: true, Headers: []delaybridge.Header{
+	record = ingest.Record{Position: newPosition(), Key: m.Key, Payload: m.Payload, FromAPI: true, Replayed: true, Headers: []delaybridge.Header{
 		{Name: "Bridge-Id", Value: []byte(m.ID)},
 		{Name: "Bridge-Target", Value: []byte(m.Target.String())},
 		{Name: "Bridge-Deliver-At", Value: strconv.AppendInt(nil, m.Due.UnixMilli(), 10)},
@@ -76,7 +76,7 @@ func replayProblem(err error) string {
 	case errors.Is(err, luascripts.ErrPending):
 		return "a message of that id is pending; --force replaces it"
 	case errors.Is(err, luascripts.ErrUnknown):
-		return "it is gone, or has died again since it was read"
+		return letterGone
 	case errors.Is(err, delaybridge.ErrInvalid):
 		return "still invalid: " + err.Error()
 	}
