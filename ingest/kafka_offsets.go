@@ -65,7 +65,11 @@ func (k *Kafka) listRanges(ctx context.Context, leader int32, parts []topicParti
 }
 
 func (k *Kafka) listOffsets(ctx context.Context, leader int32, parts []topicPartition, which int64) (map[topicPartition]int64, error) {
-	req := &listoffsets.Request{ReplicaID: -1}
+	return k.listOffsetsAs(ctx, leader, parts, which, &listoffsets.Request{ReplicaID: -1})
+}
+
+// listOffsetsAs adds the partitions to a request and sends it.
+func (k *Kafka) listOffsetsAs(ctx context.Context, leader int32, parts []topicPartition, which int64, req *listoffsets.Request) (map[topicPartition]int64, error) {
 	for topic, partitions := range byTopic(parts) {
 		t := listoffsets.RequestTopic{Topic: topic}
 		for _, p := range partitions {

@@ -128,6 +128,7 @@ type NATS struct {
 
 	mu      sync.Mutex
 	readers map[string]*streamReader // by stream
+	planned bool                     // it is known what there is to read
 	said    map[string]string        // what the log was told last, by topic
 }
 
@@ -242,6 +243,7 @@ func (n *NATS) Run(ctx context.Context) error {
 func (n *NATS) follow(ctx context.Context, plan map[string][]string, wg *sync.WaitGroup, ended chan<- string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.planned = true
 	for name, r := range n.readers {
 		if !slices.Equal(r.filters, plan[name]) {
 			r.cancel() // it is started anew once it has ended

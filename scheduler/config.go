@@ -83,6 +83,9 @@ type Config struct {
 
 	// Observe counts what happens. Defaults to none.
 	Observe Observer
+	// Settled is told what the queue has taken of a lane's outcomes. It is called
+	// from several goroutines. Defaults to none.
+	Settled func(lane string, s Settled)
 	// Log takes what an operator wants to know; nothing for each message but
 	// for dead letters. Defaults to no log.
 	Log *zap.Logger

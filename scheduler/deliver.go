@@ -229,11 +229,13 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 		delaybridge.Failpoint("releasing")
 	}
 	lost := 0
+	var done Settled
 	sift := func(indexes []int, errs []error) {
 		l.settling.Beat()
 		for n, i := range indexes {
 			switch err := errs[n]; {
 			case err == nil:
+				done.count(all[i].verdict)
 				l.report(&all[i])
 			case errors.Is(err, delaybridge.ErrLeaseLost), time.Now().After(all[i].until):
 				lost++
@@ -259,6 +261,7 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 		l.log.Warn("leases were lost before they could be settled: the messages are or were delivered by another",
 			zap.Int("count", lost))
 	}
+	l.settledWere(done)
 	delaybridge.Failpoint("settled")
 	l.giveUp(len(all)-len(again), sizeOfAll(all)-sizeOfAll(again))
 	return again

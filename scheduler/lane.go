@@ -31,8 +31,11 @@ type lane struct {
 	held    int    // claims in hand, settled ones excluded
 	bytes   int    // of those
 	circuit circuit
-	targets targets
-	failing failing
+	// claiming says that the queue is being asked for claims, taken counts them.
+	claiming bool
+	taken    int64
+	targets  targets
+	failing  failing
 
 	// Of the run goroutine alone.
 	next     []time.Time // when to claim from each shard; zero: not until a peek or wake-up says
@@ -197,6 +200,9 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 		asks[i] = delaybridge.Ask{Shard: shard, Limit: each}
 	}
 
+	l.mu.Lock()
+	l.claiming = true
+	l.mu.Unlock()
 	var claims []delaybridge.Claim
 	var expired []outcome
 	bytes := 0
@@ -220,6 +226,7 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 			l.log.Error("dead letters: messages that cannot be read", zap.Int("shard", g.Shard), zap.Int("count", corrupt))
 		}
 		l.abandoned(ctx, g.Abandoned)
+		l.settledWere(Settled{Dead: g.Buried})
 		for i := range g.Claims {
 			bytes += sizeOf(&g.Claims[i])
 			if c := g.Claims[i]; c.Expired(g.Now) {
@@ -233,6 +240,8 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 		delaybridge.Failpoint("claimed")
 	}
 	l.mu.Lock()
+	l.claiming = false
+	l.taken += int64(len(claims) + len(expired))
 	l.held += len(claims) + len(expired)
 	l.bytes += bytes
 	if len(claims) > 0 {

@@ -30,7 +30,7 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage or a wrong setting.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
-		newServe(), newDev(),
+		newServe(), newDev(), newDrain(),
 		newSchedule(), newCancel(), newGet(), newList(), newStats(), newDead(),
 		newConfig(), newVersion(),
 	)

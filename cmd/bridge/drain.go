@@ -1,0 +1,541 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"delaybridge"
+	"delaybridge/luascripts"
+	"delaybridge/scheduler"
+)
+
+// drainOptions say what a drain waits for.
+type drainOptions struct {
+	within  time.Duration // what becomes due within it is waited for
+	timeout time.Duration // 0: no limit
+	ingest  bool
+}
+
+// drainer runs the parts of the bridge until nothing is due any more.
+type drainer struct {
+	s     *Settings
+	o     drainOptions
+	log   *zap.Logger
+	queue *luascripts.Queue
+	lanes []string // that are configured
+	began time.Time
+
+	mon       *monitor
+	scheduler *scheduler.Scheduler
+	sources   []*drainSource
+
+	mu      sync.Mutex
+	settled scheduler.Settled
+
+	// Of the goroutine that waits alone.
+	downSince  map[string]time.Time // lanes whose broker is away, since when
+	givenUp    map[string]bool      // lanes
+	brokers    map[string]string    // what is wrong with them, by lane
+	redisSince time.Time            // since when Redis does not answer
+	redisErr   error
+	moved      time.Time // when something last changed
+	state      string    // which is what
+}
+
+// drainSource is a source and what was last heard of it.
+type drainSource struct {
+	source
+	name    string
+	behind  func(context.Context) (int64, error)
+	left    int64
+	err     error
+	since   time.Time // of err
+	givenUp bool
+}
+
+// drainSourceStuck is for how long nothing may move while something is left at a
+// source. It is more than what the server waits for a dead process's acknowledgement.
+const drainSourceStuck = time.Minute
+
+// verdict of a drain.
+type drainEnd uint8
+
+const (
+	drainDone drainEnd = iota
+	drainStopped
+	drainTimeout
+	drainFailed
+)
+
+// drain delivers what is due. It returns an error where it did not begin, else what
+// it has done and left, and why.
+func drain(ctx context.Context, s *Settings, o drainOptions, log *zap.Logger) (*drainView, error) {
+	began := time.Now()
+	s.Roles = list{roleScheduler}
+	if o.ingest {
+		s.Roles = append(s.Roles, roleIngest)
+	}
+	queue, client, err := openQueue(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = client.Close() }()
+	if o.ingest {
+		if err := reportRedis(ctx, client, bool(s.Redis.Strict), log); err != nil {
+			return nil, err
+		}
+	}
+	d := &drainer{
+		s: s, o: o, log: log, queue: queue, lanes: s.observedSinks(), began: began,
+		brokers: map[string]string{}, downSince: map[string]time.Time{}, givenUp: map[string]bool{}, moved: began,
+	}
+	d.lookAfter(ctx)
+	if !o.ingest {
+		// Nothing to do needs no broker.
+		if quiet, _, err := d.nothingDue(ctx); err != nil {
+			return nil, fmt.Errorf("redis at %s (BRIDGE_REDIS_URL): %w", s.Redis.URL, err)
+		} else if quiet {
+			return d.sum(ctx, drainDone), nil
+		}
+	}
+	end, err := d.run(ctx)
+	if err != nil && isUsage(err) {
+		return nil, err
+	}
+	v := d.sum(ctx, end)
+	if err != nil {
+		v.Result, v.Problems = "incomplete", append(v.Problems, err.Error())
+	}
+	return v, nil
+}
+
+// lookAfter does once what a scheduler that runs all the time does every minute,
+// where there may be none.
+func (d *drainer) lookAfter(ctx context.Context) {
+	for shard := range d.queue.Shards() {
+		if ctx.Err() != nil {
+			return
+		}
+		dropped, err := d.queue.Sweep(ctx, shard)
+		if err == nil && dropped > 0 {
+			d.log.Warn("dead letters dropped by age", zap.Int("shard", shard), zap.Int("count", dropped))
+		}
+		var repaired int
+		if err == nil {
+			repaired, err = d.queue.Repair(ctx, shard)
+		}
+		if repaired > 0 {
+			d.log.Error("messages had fallen out of the queue's index and are due again", zap.Int("shard", shard), zap.Int("count", repaired))
+		}
+		if err != nil {
+			d.log.Warn("cannot look after the queue", zap.Int("shard", shard), zap.Error(err))
+		}
+	}
+}
+
+// run starts what serve starts, and ends it once nothing is due.
+func (d *drainer) run(asked context.Context) (end drainEnd, err error) {
+	if d.mon, err = startMonitor(d.s, nil, d.log); err != nil {
+		return drainFailed, err
+	}
+	defer d.mon.close()
+	ctx, cancel := context.WithCancel(asked)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	lost := make(chan error, 1)
+	onLost := func(err error) {
+		select {
+		case lost <- err:
+		default:
+		}
+	}
+	g.Go(func() error {
+		select {
+		case err := <-lost:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	mux, closeSinks, err := d.s.newSinks(ctx, onLost, d.mon, d.log)
+	if err != nil {
+		return drainFailed, err
+	}
+	defer closeSinks()
+	c := d.s.schedulerConfig(mux, d.log)
+	c.Observe, c.Settled = d.mon.metrics, d.settledWere
+	if d.scheduler, err = scheduler.New(c, d.queue, mux); err != nil {
+		return drainFailed, err
+	}
+	if d.o.ingest {
+		sources, closeSources, err := d.s.newSources(ctx, d.queue, onLost, d.mon, d.log)
+		if err != nil {
+			return drainFailed, err
+		}
+		defer closeSources()
+		for _, src := range sources {
+			b, ok := src.(interface {
+				Behind(context.Context) (int64, error)
+			})
+			if !ok {
+				continue
+			}
+			d.sources = append(d.sources, &drainSource{source: src, name: sourceName(src), behind: b.Behind, left: -1})
+			g.Go(func() error { return src.Run(ctx) })
+		}
+	}
+	g.Go(func() error { return d.scheduler.Run(ctx) })
+
+	end = d.await(ctx)
+	broken := ctx.Err() != nil && asked.Err() == nil
+	d.nameProblems(asked)
+	cancel()
+	err = waitFor(g, time.Duration(d.s.ShutdownTimeout)+time.Second)
+	switch {
+	case err == nil || errors.Is(err, context.Canceled):
+		return end, nil
+	case broken:
+		return drainFailed, err
+	}
+	d.log.Warn("something was left, which loses nothing", zap.Error(err))
+	return end, nil
+}
+
+// await waits until nothing is due and nothing waits at the sources, or there is
+// no point in waiting for longer.
+func (d *drainer) await(ctx context.Context) drainEnd {
+	var limit <-chan time.Time
+	if d.o.timeout > 0 {
+		t := time.NewTimer(d.o.timeout - time.Since(d.began))
+		defer t.Stop()
+		limit = t.C
+	}
+	for {
+		done, wait, failed := d.look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return drainStopped
+		case failed:
+			return drainFailed
+		case done:
+			return drainDone
+		}
+		select {
+		case <-ctx.Done():
+			return drainStopped
+		case <-limit:
+			return drainTimeout
+		case <-time.After(wait):
+		}
+	}
+}
+
+// look says whether all is done, else after how long to look again. It fails when
+// Redis has not answered for too long.
+func (d *drainer) look(ctx context.Context) (done bool, wait time.Duration, failed bool) {
+	const soon = 50 * time.Millisecond
+	// The sources first: what they are rid of is in Redis by the time that Redis is
+	// asked what is due.
+	d.watchBrokers()
+	if d.behind(ctx) {
+		return false, soon, false
+	}
+	before := d.work()
+	quiet, wait, err := d.nothingDue(ctx)
+	if err != nil {
+		if ctx.Err() == nil && d.redisSince.IsZero() {
+			d.redisSince = time.Now()
+		}
+		d.redisErr = err
+		return false, soon, !d.redisSince.IsZero() && time.Since(d.redisSince) > d.patience()
+	}
+	d.redisSince = time.Time{}
+	if !quiet || before.Busy || d.work() != before {
+		return false, max(soon, min(wait, time.Second)), false
+	}
+	return true, 0, false
+}
+
+// patience is for how long a broker, or Redis, may be away.
+func (d *drainer) patience() time.Duration { return time.Duration(d.s.PublishTimeout) }
+
+// work is what the lanes that are not given up have in hand, all together.
+func (d *drainer) work() (sum scheduler.Work) {
+	if d.scheduler == nil {
+		return sum
+	}
+	for _, lane := range d.lanes {
+		if !d.givenUp[lane] {
+			w := d.scheduler.Work(lane)
+			sum.Taken, sum.Busy = sum.Taken+w.Taken, sum.Busy || w.Busy
+		}
+	}
+	return sum
+}
+
+// nothingDue says whether no lane has anything that is to be waited for, and else
+// after how long it may be due.
+func (d *drainer) nothingDue(ctx context.Context) (quiet bool, wait time.Duration, err error) {
+	rest := max(0, d.o.within-time.Since(d.began))
+	wait, quiet = time.Hour, true
+	for _, lane := range d.lanes {
+		if d.givenUp[lane] {
+			continue
+		}
+		waits, err := d.queue.Peek(ctx, lane, true)
+		if err != nil {
+			return false, 0, err
+		}
+		for _, w := range waits {
+			if w >= 0 && w <= rest {
+				quiet, wait = false, min(wait, w)
+			}
+		}
+	}
+	return quiet, wait, nil
+}
+
+// watchBrokers gives up on lanes whose broker has been away for too long.
+func (d *drainer) watchBrokers() {
+	for _, lane := range d.lanes {
+		switch m := d.mon.metrics.lanes[lane]; {
+		case m == nil || !m.down.Load():
+			delete(d.downSince, lane)
+		case d.downSince[lane].IsZero():
+			d.downSince[lane] = time.Now()
+		case time.Since(d.downSince[lane]) > d.patience():
+			d.givenUp[lane] = true
+		}
+	}
+}
+
+// behind reports whether something waits at a source that is not given up.
+func (d *drainer) behind(ctx context.Context) (some bool) {
+	state := ""
+	for _, src := range d.sources {
+		if src.givenUp {
+			continue
+		}
+		// Once it is empty it is left alone: what comes in later is of the next drain.
+		if src.left == 0 && src.err == nil {
+			continue
+		}
+		asking, cancel := context.WithTimeout(ctx, d.patience())
+		left, err := src.behind(asking)
+		cancel()
+		switch {
+		case err == nil:
+			src.left, src.err, src.since = left, nil, time.Time{}
+		case src.since.IsZero():
+			src.err, src.since = err, time.Now()
+		default:
+			src.err = err
+			src.givenUp = time.Since(src.since) > d.patience()
+		}
+		some = some || !src.givenUp && (src.err != nil || src.left > 0)
+		state += fmt.Sprint(src.left, " ")
+	}
+	if len(d.sources) == 0 {
+		return false
+	}
+	d.mu.Lock()
+	state += fmt.Sprint(d.settled)
+	d.mu.Unlock()
+	if state != d.state {
+		d.state, d.moved = state, time.Now()
+	}
+	if time.Since(d.moved) > drainSourceStuck {
+		for _, src := range d.sources {
+			if src.left != 0 && !src.givenUp {
+				src.givenUp, src.err = true, cmp.Or(src.err, fmt.Errorf("nothing has moved for %v", drainSourceStuck))
+			}
+		}
+	}
+	return some
+}
+
+// sourceName is the broker of a source.
+func sourceName(src source) string {
+	for name := range src.Lag() {
+		if strings.HasPrefix(name, brokerKafka+":") {
+			return brokerKafka
+		}
+	}
+	return brokerNATS
+}
+
+// settledWere counts; it is scheduler.Config.Settled.
+func (d *drainer) settledWere(_ string, s scheduler.Settled) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settled.Delivered += s.Delivered
+	d.settled.Retried += s.Retried
+	d.settled.Released += s.Released
+	d.settled.Dead += s.Dead
+}
+
+// nameProblems asks the brokers of lanes that are away what is wrong with them.
+func (d *drainer) nameProblems(ctx context.Context) {
+	d.mon.health.mu.Lock()
+	links := slices.Clone(d.mon.health.links)
+	d.mon.health.mu.Unlock()
+	for _, l := range links {
+		if l.use != useSink || !slices.ContainsFunc(l.lanes, func(lane string) bool { return !d.downSince[lane].IsZero() || d.givenUp[lane] }) {
+			continue
+		}
+		why := "it could not be reached"
+		if err := l.check(ctx); err != nil {
+			why = err.Error()
+		}
+		for _, lane := range l.lanes {
+			d.brokers[lane] = why
+		}
+	}
+}
+
+// sum says what was done and what is left.
+func (d *drainer) sum(ctx context.Context, end drainEnd) *drainView {
+	// A stop that was asked for must not keep it from being told what is left.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	v := &drainView{
+		Result: "drained", Delivered: int64(d.settled.Delivered), Retried: int64(d.settled.Retried),
+		Dead: int64(d.settled.Dead), Released: int64(d.settled.Released), Problems: []string{}, Notes: []string{},
+		TakenIn: d.counts(),
+	}
+	horizon := d.began.Add(d.o.within)
+	stats, err := d.queue.Stats(ctx)
+	if err == nil {
+		d.left(ctx, v, stats)
+	} else {
+		d.redisErr = cmp.Or(d.redisErr, err)
+	}
+	if d.redisErr != nil && (err != nil || end == drainFailed) {
+		v.Problems = append(v.Problems, fmt.Sprintf("redis at %s (BRIDGE_REDIS_URL): %v", d.s.Redis.URL, d.redisErr))
+	}
+	for _, lane := range d.lanes {
+		l, found := stats.Lanes[lane]
+		// What became due after the time that was asked for is the next drain's.
+		oldest := l.NextDue
+		switch {
+		case !found || l.Overdue == 0:
+		case d.givenUp[lane]:
+			v.Problems = append(v.Problems, fmt.Sprintf("%d due for %s are left: its broker cannot be reached: %s", l.Overdue, lane, d.brokers[lane]))
+		case end == drainTimeout && !oldest.After(horizon):
+			why := ""
+			if d.brokers[lane] != "" {
+				why = ", and its broker cannot be reached: " + d.brokers[lane]
+			}
+			v.Problems = append(v.Problems, fmt.Sprintf("%d due for %s are left: --timeout %s is over%s", l.Overdue, lane, duration(d.o.timeout), why))
+		}
+	}
+	for _, src := range d.sources {
+		switch {
+		case src.givenUp:
+			v.Problems = append(v.Problems, fmt.Sprintf("not everything was taken in from %s: %v", src.name, src.err))
+		case end == drainTimeout && src.left != 0:
+			v.Problems = append(v.Problems, fmt.Sprintf("not everything was taken in from %s: --timeout %s is over", src.name, duration(d.o.timeout)))
+		}
+		if src.left >= 0 {
+			if v.Left.AtSources == nil {
+				v.Left.AtSources = map[string]int64{}
+			}
+			v.Left.AtSources[src.name] = src.left
+		}
+	}
+	switch {
+	case end == drainStopped:
+		v.Result = "stopped"
+		v.Notes = append(v.Notes, v.Problems...)
+		v.Problems = []string{}
+	case len(v.Problems) > 0:
+		v.Result = "incomplete"
+	}
+	v.Seconds = time.Since(d.began).Seconds()
+	return v
+}
+
+// left counts what is left.
+func (d *drainer) left(ctx context.Context, v *drainView, stats luascripts.Stats) {
+	v.Left.Lanes = map[string]laneLeft{}
+	var next time.Time
+	for _, lane := range delaybridge.Lanes {
+		l := stats.Lanes[lane]
+		left := laneLeft{Due: l.Overdue, InFlight: l.InFlight, Later: l.Pending - l.Overdue}
+		v.Left.Lanes[lane] = left
+		v.Left.Due, v.Left.InFlight, v.Left.Later = v.Left.Due+left.Due, v.Left.InFlight+left.InFlight, v.Left.Later+left.Later
+		if left.Due == 0 && left.Later > 0 && (next.IsZero() || l.NextDue.Before(next)) {
+			next = l.NextDue
+		}
+		if left.Due > 0 && !slices.Contains(d.lanes, lane) {
+			v.Notes = append(v.Notes, fmt.Sprintf("%d due for %s are left to a process that publishes to it: no broker of it is configured here", left.Due, lane))
+		}
+	}
+	v.Left.NextDue = stamp(next)
+	if v.Left.InFlight == 0 {
+		return
+	}
+	if end, ok := d.firstLeaseEnd(ctx, stats.Now); ok {
+		v.Left.FirstLeaseEnd = stamp(end)
+		v.Notes = append(v.Notes, fmt.Sprintf("%d are in flight with other processes; should one of these be dead, its messages are due again when their leases end, the first in %v: drain again then",
+			v.Left.InFlight, max(0, end.Sub(stats.Now)).Round(time.Second)))
+	}
+}
+
+// firstLeaseEnd finds when the first lease that is held ends.
+func (d *drainer) firstLeaseEnd(ctx context.Context, now time.Time) (first time.Time, ok bool) {
+	for _, lane := range delaybridge.Lanes {
+		without, err := d.queue.Peek(ctx, lane, false)
+		if err != nil {
+			return first, ok
+		}
+		with, err := d.queue.Peek(ctx, lane, true)
+		if err != nil {
+			return first, ok
+		}
+		for shard, w := range with {
+			// A shard whose first thing due is earlier than its first lease's end
+			// does not tell that end.
+			if w < 0 || without[shard] >= 0 && without[shard] <= w {
+				continue
+			}
+			if end := now.Add(w); !ok || end.Before(first) {
+				first, ok = end, true
+			}
+		}
+	}
+	return first, ok
+}
+
+// counts are the requests taken in, by outcome.
+func (d *drainer) counts() map[string]int64 {
+	if d.mon == nil || !d.o.ingest {
+		return nil
+	}
+	counts := map[string]int64{}
+	families, _ := d.mon.metrics.registry.Gather()
+	for _, f := range families {
+		if f.GetName() != "bridge_ingested_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if label.GetName() == "result" {
+					counts[label.GetValue()] += int64(m.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	maps.DeleteFunc(counts, func(_ string, n int64) bool { return n == 0 })
+	return counts
+}
