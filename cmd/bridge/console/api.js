@@ -1,0 +1,77 @@
+// The API, as this page calls it. Paths are relative, so that it also works behind
+// a proxy that puts a prefix before them.
+const tokenKey = "bridge.token";
+const patience = 20000;
+
+// Failure is a call that did not succeed. Status is 0 where nothing answered.
+export class Failure extends Error {
+  constructor(status, message, body) {
+    super(message);
+    this.status = status;
+    this.body = body ?? {};
+  }
+  // lost says that the trouble is not with what was asked.
+  get lost() {
+    return this.status === 0 || this.status >= 500;
+  }
+}
+
+let token = "";
+try {
+  token = sessionStorage.getItem(tokenKey) ?? "";
+} catch { /* no storage: it is asked for again after a reload */ }
+
+export const signedIn = () => token !== "";
+
+export function setToken(value) {
+  token = value;
+  try {
+    if (value) sessionStorage.setItem(tokenKey, value);
+    else sessionStorage.removeItem(tokenKey);
+  } catch { /* kept in memory only */ }
+}
+
+let refused = () => {};
+// onRefused sets what is done when the API wants a token, or another one.
+export function onRefused(f) {
+  refused = f;
+}
+
+// call asks the API and returns its answer, null for none. It throws a Failure,
+// and an AbortError when signal ends it.
+export async function call(method, path, query, signal) {
+  const params = new URLSearchParams(Object.entries(query ?? {}).filter(([, v]) => v !== "" && v !== null && v !== undefined));
+  const url = path + (params.size ? "?" + params : "");
+  const headers = { Accept: "application/json" };
+  if (token) headers.Authorization = "Bearer " + token;
+  const limit = AbortSignal.timeout(patience);
+  let response, text;
+  try {
+    response = await fetch(url, { method, headers, cache: "no-store", credentials: "same-origin", redirect: "error", signal: signal ? AbortSignal.any([signal, limit]) : limit });
+    text = await response.text();
+  } catch (err) {
+    if (signal?.aborted) throw err;
+    throw new Failure(0, limit.aborted ? `no answer within ${patience / 1000} s` : "no connection");
+  }
+  let body = null;
+  try {
+    body = text ? JSON.parse(text) : null;
+  } catch {
+    if (response.ok) throw new Failure(502, "the answer is not from the bridge's API");
+  }
+  if (response.ok) return body;
+  if (response.status === 401) refused();
+  throw new Failure(response.status, typeof body?.error === "string" ? body.error : response.statusText || `status ${response.status}`, body);
+}
+
+const messagePath = (id) => "v1/messages/" + encodeURIComponent(id);
+const letterPath = (id) => "v1/dead/" + encodeURIComponent(id);
+
+export const stats = () => call("GET", "v1/stats");
+export const messages = (query) => call("GET", "v1/messages", query);
+export const message = (id, payload) => call("GET", messagePath(id), { payload: payload ? "true" : "" });
+export const cancel = (id) => call("DELETE", messagePath(id));
+export const letters = (query, signal) => call("GET", "v1/dead", query, signal);
+export const letter = (id) => call("GET", letterPath(id));
+export const replay = (id, force, signal) => call("POST", letterPath(id) + "/replay", { force: force ? "true" : "" }, signal);
+export const purge = (id, signal) => call("DELETE", letterPath(id), null, signal);
