@@ -1,6 +1,9 @@
 package delaybridge
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // Headers that the bridge gives a message for the reject or dead target. They
 // steer nothing, and pass through where a delivered message comes back.
@@ -11,6 +14,26 @@ const (
 	// steered the bridge: Bridge-Rejected-Delay held what was in Bridge-Delay.
 	HeaderRejectedPrefix = "Bridge-Rejected-"
 )
+
+// HeaderHops counts the bridges that a message has passed. What is delivered
+// carries the number that it came with and one more; a stored message holds the
+// former among its headers, if it is not 0.
+const HeaderHops = "Bridge-Hops"
+
+// MaxHops is the most bridges that a message may pass: one that is led in a
+// circle through other bridges ends there.
+const MaxHops = 8
+
+// Hops returns how many bridges a stored message had passed when it came in.
+func Hops(headers []Header) int {
+	for _, h := range headers {
+		if h.Name == HeaderHops {
+			n, _ := strconv.Atoi(string(h.Value)) // ingest has checked it
+			return n
+		}
+	}
+	return 0
+}
 
 // TellsOfFailure reports whether a header, in any case, is one of those.
 func TellsOfFailure(name string) bool {

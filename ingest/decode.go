@@ -3,7 +3,7 @@ package ingest
 import (
 	"fmt"
 	"slices"
-
+	"strconv"
 	"time"
 
 	"delaybridge"
@@ -18,6 +18,7 @@ const (
 	CodeUnknownField   = "unknown_field"
 	CodeDuplicateField = "duplicate_field"
 	CodeInvalidType    = "invalid_type"
+	codeTooManyHops    = "too_many_hops"
 	// CodePayloadTooLarge says that the payload is over the limit.
 	CodePayloadTooLarge = "payload_too_large"
 )
@@ -202,6 +203,10 @@ func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
 		// Passed over, a misspelt Bridge-Delay would let a route's delay hold.
 		return delaybridge.Request{}, &delaybridge.FieldError{Code: "unknown_header", Field: steer.unknown, Reason: "is no header of the bridge's, misspelt perhaps"}
 	}
+	hops, err := parseHops(&steer.hops)
+	if err != nil {
+		return delaybridge.Request{}, err
+	}
 	route := d.route(rec.Origin)
 	payload := rec.Payload
 	if payload == nil && rec.Origin.Sink != delaybridge.SinkKafka {
@@ -253,11 +258,35 @@ func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
 		}
 		headers = append(headers, raw...)
 	}
+	if hops > 0 {
+		headers = append(headers, delaybridge.Header{Name: headerHops, Value: strconv.AppendInt(nil, int64(hops), 10)})
+	}
 	m.Headers = headers
 	if m.Payload, err = d.parsePayload(&steer.tombstone, payload); err != nil {
 		return delaybridge.Request{}, err
 	}
 	return req, nil
+}
+
+// parseHops returns how many bridges the record has passed, and refuses one that
+// may pass no other. Who writes to the source can make it too large, which harms
+// its own message only; in a loop it is the bridges that write it.
+func parseHops(f *field) (int, error) {
+	if !f.given() {
+		return 0, nil
+	}
+	text, err := f.text()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	switch {
+	case err != nil:
+		return 0, f.refuse("invalid_hops", "want the number of bridges that it has passed, in decimal digits; producers leave it out")
+	case n >= delaybridge.MaxHops:
+		return 0, f.refuse(codeTooManyHops, fmt.Sprintf("it may pass at most %d bridges: is it led in a circle?", delaybridge.MaxHops))
+	}
+	return int(n), nil
 }
 
 // route returns the route of a source, nil if it has none.

@@ -3,6 +3,7 @@ package ingest_test
 import (
 	"errors"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -188,6 +189,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add("Bridge-Delay", s, "Bridge-Target", "nats://x", []byte("hello"), []byte("k"), int64(0), true, false)
 	}
 	f.Add("Bridge-Deliver-At", "2030-01-01T00:00:00Z", "Bridge-Target", "kafka://x", []byte(nil), []byte(nil), int64(-1<<62), false, false)
+	f.Add("bridge-hops", "7", "Bridge-Hops", "07", []byte("x"), []byte(nil), int64(1), true, false)
 	f.Add("bridge-op", "cancel", "bridge-id", "a", []byte("x"), []byte(nil), int64(1), true, false)
 	f.Add("x", "y", "Bridge-Raw-Headers", `[["eA==",null]]`, []byte("x"), []byte(nil), int64(1<<60), true, false)
 	f.Add("Nats-Msg-Id", "\xff", "Bridge-Key-Base64", "/w==", []byte(`{"target":"nats://x","delay":"1s","payload":{"a":1}}`), []byte(nil), int64(5e9), true, true)
@@ -217,7 +219,11 @@ func FuzzDecode(f *testing.F) {
 		}
 		req, parseErr := dead.Parse(rec)
 		checkRequest(t, dead, rec, req, parseErr, now)
-		if again := sent.Decode(rec); parseErr != nil {
+		if again := sent.Decode(rec); parseErr != nil && again.Op == delaybridge.OpReject {
+			if !strings.Contains(again.Error, delaybridge.HeaderHops) {
+				t.Errorf("not to the reject target: %+v", again)
+			}
+		} else if parseErr != nil {
 			checkErrorText(t, again.Error)
 			if again.Op != delaybridge.OpSchedule || again.Message.Target.Name != "rejects" || again.Message.Due.After(now) || string(again.Message.Payload) != string(rec.Payload) {
 				t.Errorf("to the reject target: %+v", again)
@@ -268,7 +274,8 @@ func checkRequest(t *testing.T, d *ingest.Decoder, rec ingest.Record, req delayb
 	kept := false
 	for _, h := range m.Headers {
 		kept = kept || h.Name == "x-kept"
-		if delaybridge.Steers(h.Name) {
+		hops, err := strconv.Atoi(string(h.Value))
+		if delaybridge.Steers(h.Name) && !(h.Name == delaybridge.HeaderHops && err == nil && hops > 0 && hops < delaybridge.MaxHops) {
 			t.Errorf("header %s was let through", h.Name)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -17,7 +18,7 @@ const headerRejectedFrom = delaybridge.HeaderRejectedPrefix + "From"
 // Reject returns the request that keeps a refused record, under the id
 // "rejected:<position>", whole payload and key included.
 //
-// With a reject target it is a message due now, which says what was wrong in
+// With a reject target, and unless it has passed too many bridges, it is a message due now, which says what was wrong in
 // Bridge-Error, and in which the headers that steered the bridge are kept as
 // Bridge-Rejected-<name>; the others pass through.
 //
@@ -39,14 +40,15 @@ func (d *Decoder) Reject(rec Record, err error) delaybridge.Request {
 	if m.Payload == nil && rec.Origin.Sink != delaybridge.SinkKafka {
 		m.Payload = []byte{}
 	}
-	if d.cfg.RejectTarget == (delaybridge.Target{}) {
+	hops, passesOn := hopsOf(rec.Headers)
+	if d.cfg.RejectTarget == (delaybridge.Target{}) || !passesOn {
 		m.Due = m.Scheduled
 		m.Headers = append([]delaybridge.Header{{Name: headerRejectedFrom, Value: []byte(rec.Origin.String())}}, rec.Headers...)
 		return delaybridge.Request{Op: delaybridge.OpReject, Message: m, Error: text, FromAPI: rec.FromAPI}
 	}
 	m.Target = d.cfg.RejectTarget
 	m.Due = notBefore1970(now.Truncate(1e6).UTC())
-	m.Headers = rejectedHeaders(rec.Headers, text)
+	m.Headers = rejectedHeaders(rec.Headers, text, hops)
 	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m, Error: text, FromAPI: rec.FromAPI}
 }
 
@@ -56,16 +58,29 @@ func (d *Decoder) deadCopy(rec Record, r *delaybridge.Request) (delaybridge.Requ
 	if r.Op != delaybridge.OpReject || d.cfg.DeadTarget == (delaybridge.Target{}) {
 		return delaybridge.Request{}, false
 	}
+	hops, passesOn := hopsOf(rec.Headers)
+	if !passesOn {
+		return delaybridge.Request{}, false
+	}
 	m := r.Message
 	m.ID, m.Position = delaybridge.DeadCopyID(m.ID), delaybridge.DeadCopyPosition(m.Position)
 	m.Target = d.cfg.DeadTarget
 	m.Due = notBefore1970(d.cfg.Now().Truncate(1e6).UTC())
-	m.Headers = rejectedHeaders(rec.Headers, delaybridge.ErrorText(string(delaybridge.ReasonRejected)+": "+r.Error))
+	m.Headers = rejectedHeaders(rec.Headers, delaybridge.ErrorText(string(delaybridge.ReasonRejected)+": "+r.Error), hops)
 	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m}, true
 }
 
+// hopsOf returns how many bridges a record has passed. What has passed too many,
+// or does not say how many, goes nowhere any more: another bridge may read what
+// the reject and the dead target get, and send it back.
+func hopsOf(headers []delaybridge.Header) (hops int, passesOn bool) {
+	steer, _ := splitHeaders(headers)
+	hops, err := parseHops(&steer.hops)
+	return hops, err == nil
+}
+
 // rejectedHeaders returns the headers of a message to the reject target.
-func rejectedHeaders(headers []delaybridge.Header, errText string) []delaybridge.Header {
+func rejectedHeaders(headers []delaybridge.Header, errText string, hops int) []delaybridge.Header {
 	out := []delaybridge.Header{{Name: delaybridge.HeaderError, Value: []byte(errText)}}
 	for _, h := range headers {
 		const ours = "Bridge-"
@@ -77,6 +92,9 @@ func rejectedHeaders(headers []delaybridge.Header, errText string) []delaybridge
 		case !delaybridge.Steers(h.Name):
 			out = append(out, h)
 		}
+	}
+	if hops > 0 {
+		out = append(out, delaybridge.Header{Name: headerHops, Value: strconv.AppendInt(nil, int64(hops), 10)})
 	}
 	return out
 }

@@ -22,6 +22,7 @@ const (
 	headerTombstone    = "Bridge-Tombstone"
 	headerOp           = "Bridge-Op"
 	headerRawHeaders   = "Bridge-Raw-Headers"
+	headerHops         = delaybridge.HeaderHops
 
 	headerMsgID       = "Nats-Msg-Id"
 	headerContentType = "Content-Type"
@@ -32,6 +33,7 @@ const (
 type steering struct {
 	target, delay, deliverAt, id, key, keyBase64   field
 	expiresAfter, tombstone, op, rawHeaders, msgID field
+	hops                                           field
 
 	unknown string // the name of a header that looks like one of ours and is none
 }
@@ -97,6 +99,7 @@ func (s *steering) byHeader(name string) (f *field, known string) {
 		{headerID, &s.id}, {headerKey, &s.key}, {headerKeyBase64, &s.keyBase64},
 		{headerExpiresAfter, &s.expiresAfter}, {headerTombstone, &s.tombstone},
 		{headerOp, &s.op}, {headerRawHeaders, &s.rawHeaders}, {headerMsgID, &s.msgID},
+		{headerHops, &s.hops},
 	} {
 		if strings.EqualFold(name, h.name) {
 			return h.field, h.name

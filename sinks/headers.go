@@ -29,12 +29,13 @@ const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
 // ownHeaders returns the headers that every delivered message carries. An id is
 // a legal value on every broker (delaybridge.ValidateID).
-func ownHeaders(c *delaybridge.Claim) [4]delaybridge.Header {
+func ownHeaders(c *delaybridge.Claim) [5]delaybridge.Header {
 	return [...]delaybridge.Header{
 		{Name: headerID, Value: []byte(c.ID)},
 		{Name: headerScheduledAt, Value: c.Scheduled.UTC().AppendFormat(nil, timeFormat)},
 		{Name: headerDueAt, Value: c.Due.UTC().AppendFormat(nil, timeFormat)},
 		{Name: headerAttempt, Value: strconv.AppendInt(nil, int64(c.Attempt()), 10)},
+		{Name: delaybridge.HeaderHops, Value: strconv.AppendInt(nil, int64(delaybridge.Hops(c.Headers)+1), 10)},
 	}
 }
 

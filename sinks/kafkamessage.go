@@ -10,7 +10,7 @@ import (
 // kafkaHeaders returns a message's headers as Kafka is to have them.
 func kafkaHeaders(c *delaybridge.Claim) []protocol.Header {
 	pass := cloudEventForKafka(c.Headers)
-	headers := make([]protocol.Header, 0, len(pass)+4)
+	headers := make([]protocol.Header, 0, len(pass)+5)
 	for _, h := range pass {
 		if passes(h.Name) {
 			headers = append(headers, protocol.Header{Key: h.Name, Value: h.Value})

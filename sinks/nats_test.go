@@ -109,7 +109,7 @@ func decode(t *testing.T, header nats.Header, data []byte) sinktest.Delivered {
 			for _, h := range list {
 				d.Headers = append(d.Headers, delaybridge.Header{Name: string(h[0]), Value: h[1]})
 			}
-		case "Bridge-Id", "Bridge-Scheduled-At", "Bridge-Due-At", "Bridge-Attempt":
+		case "Bridge-Id", "Bridge-Scheduled-At", "Bridge-Due-At", "Bridge-Attempt", "Bridge-Hops":
 			d.Bridge[name] = values[0]
 			if len(values) != 1 {
 				t.Errorf("%s stands there %d times", name, len(values))

@@ -25,7 +25,7 @@ func jetStreamMessage(c *delaybridge.Claim) *nats.Msg {
 // express stands in headers of ours.
 func natsMessage(c *delaybridge.Claim) *nats.Msg {
 	pass := cloudEventForNATS(c.Headers)
-	h := make(nats.Header, len(pass)+6)
+	h := make(nats.Header, len(pass)+7)
 	setRawHeaders(h, addHeaders(h, pass))
 	for _, own := range ownHeaders(c) {
 		h[own.Name] = []string{string(own.Value)}

@@ -31,7 +31,7 @@ func TestDelayedMessageArrives(t *testing.T) {
 	}
 	for name := range a.Header {
 		switch name {
-		case "Trace", "ce-type", "Bridge-Id", "Bridge-Scheduled-At", "Bridge-Due-At", "Bridge-Attempt", "Nats-Msg-Id":
+		case "Trace", "ce-type", "Bridge-Id", "Bridge-Scheduled-At", "Bridge-Due-At", "Bridge-Attempt", "Bridge-Hops", "Nats-Msg-Id":
 		default:
 			t.Errorf("header %s: %q came along", name, a.Header[name])
 		}

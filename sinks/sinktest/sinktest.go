@@ -259,12 +259,15 @@ func testOwnHeaders(t *testing.T, f Fixture) {
 		header("Bridge-Key", "forged"), header("Bridge-Tombstone", "true"),
 		header("Nats-Msg-Id", "forged"), header("nats-rollup", "all"), header("Status", "409"), header("description", "x"),
 		header("Bridge-Error", "invalid_delay"), header("Bridge-Rejected-Delay", "5"), header("kept", "yes"),
+		header("Bridge-Hops", "2"), // as ingest stores it; in other letters it is forged
+		header("bridge-hops", "7"),
 	}
 	got := byID(t, f, []delaybridge.Claim{first, third})
 	for id, attempt := range map[string]string{"first": "1", "third ü": "3"} {
+		hops := map[string]string{"1": "1", "3": "3"}[attempt]
 		want := map[string]string{
 			"Bridge-Id": id, "Bridge-Scheduled-At": "2031-02-03T04:04:06.007Z",
-			"Bridge-Due-At": "2031-02-03T04:05:06.007Z", "Bridge-Attempt": attempt,
+			"Bridge-Due-At": "2031-02-03T04:05:06.007Z", "Bridge-Attempt": attempt, "Bridge-Hops": hops,
 		}
 		if have := got[id].Bridge; !maps.Equal(want, have) {
 			t.Errorf("%s: bridge headers %v, want %v", id, have, want)
