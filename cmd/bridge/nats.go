@@ -58,6 +58,25 @@ func connectNATS(s *Settings, l *link, log *zap.Logger, lost func(error)) (*nats
 			}
 		}),
 	)
+	auth, err := s.natsAuth()
+	if err != nil {
+		return nil, err
+	}
+	options = append(options, auth...)
+	nc, err := nats.Connect(string(n.URL), options...)
+	if err != nil {
+		// The client's text may repeat the URL.
+		return nil, *wrong("NATS_URL", n.URL, "cannot be used: "+strings.ReplaceAll(maskURLs(err.Error()), string(n.URL), n.URL.String()))
+	}
+	if !nc.IsConnected() {
+		log.Warn("no NATS server answers yet, trying again until one does", zap.Stringer("url", n.URL), zap.Error(nc.LastError()))
+	}
+	return nc, nil
+}
+
+// natsAuth returns how to sign in, and how to encrypt; the error is a settingError.
+func (s *Settings) natsAuth() (options []nats.Option, err error) {
+	n := &s.NATS
 	if n.Creds != "" {
 		options = append(options, nats.UserCredentials(string(n.Creds)))
 	}
@@ -78,15 +97,7 @@ func connectNATS(s *Settings, l *link, log *zap.Logger, lost func(error)) (*nats
 	if n.TLS.Cert != "" {
 		options = append(options, nats.ClientCert(string(n.TLS.Cert), string(n.TLS.Key)))
 	}
-	nc, err := nats.Connect(string(n.URL), options...)
-	if err != nil {
-		// The client's text may repeat the URL.
-		return nil, *wrong("NATS_URL", n.URL, "cannot be used: "+strings.ReplaceAll(maskURLs(err.Error()), string(n.URL), n.URL.String()))
-	}
-	if !nc.IsConnected() {
-		log.Warn("no NATS server answers yet, trying again until one does", zap.Stringer("url", n.URL), zap.Error(nc.LastError()))
-	}
-	return nc, nil
+	return options, nil
 }
 
 const takesSeed = "takes an NKey seed, which begins with SU"

@@ -32,6 +32,7 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage or a wrong setting.`,
 	root.AddCommand(
 		newServe(), newDev(), newDrain(),
 		newSchedule(), newCancel(), newGet(), newList(), newStats(), newDead(),
+		newDoctor(),
 		newConfig(), newVersion(),
 	)
 	markStart(root, started)
