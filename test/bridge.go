@@ -39,6 +39,14 @@ func binary(t testing.TB) string {
 
 func (b *build) get(t testing.TB, flags ...string) string {
 	t.Helper()
+	b.make(flags...)
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	return b.path
+}
+
+func (b *build) make(flags ...string) {
 	b.Do(func() {
 		if b.dir, b.err = os.MkdirTemp("", "bridge-test-"); b.err != nil {
 			return
@@ -52,10 +60,6 @@ func (b *build) get(t testing.TB, flags ...string) string {
 			b.err = fmt.Errorf("build: %w\n%s", err, out)
 		}
 	})
-	if b.err != nil {
-		t.Fatal(b.err)
-	}
-	return b.path
 }
 
 func removeBinary() {

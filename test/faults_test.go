@@ -175,12 +175,22 @@ type ship struct {
 	codes map[int]int
 }
 
+// newFleet starts n bridges, and returns when they run.
 func newFleet(t *testing.T, n int, env Env) *fleet {
 	f := &fleet{}
 	for range n {
 		f.ships = append(f.ships, &ship{t: t, env: env, p: Start(t, env, "serve"), codes: map[int]int{}})
 	}
+	f.await()
 	return f
+}
+
+// await waits until every bridge runs: one that still starts does not listen to
+// signals yet.
+func (f *fleet) await() {
+	for _, s := range f.ships {
+		s.p.Await(s.t, `"msg":"running"`)
+	}
 }
 
 // crash kills the bridge, or asks it to stop, and starts another in its place.
@@ -214,8 +224,8 @@ func (s *ship) sound() {
 func (s *ship) sane() {
 	said := s.p.Output()
 	for _, word := range []string{"panic:", "DATA RACE", "fatal error:", "goroutine 1 ["} {
-		if strings.Contains(said, word) {
-			s.t.Errorf("a bridge said %q:\n%s", word, tail(said))
+		if i := strings.Index(said, word); i >= 0 {
+			s.t.Errorf("a bridge said %q:\n%s", word, said[strings.LastIndexByte(said[:i], '\n')+1:])
 		}
 	}
 	for line := range strings.Lines(said) {
@@ -229,6 +239,7 @@ func (s *ship) sane() {
 
 // stop asks all bridges to stop. They have nothing in hand, and no reason to fail.
 func (f *fleet) stop() {
+	f.await()
 	for _, s := range f.ships {
 		s.sound()
 		s.p.Signal(syscall.SIGTERM)
