@@ -48,14 +48,19 @@ func newDeadList() *cobra.Command {
 	page := pageFlags(cmd)
 	filter := filterFlags(cmd)
 	cmd.PreRunE = func(*cobra.Command, []string) error { return errors.Join(page.check(), filter.check()) }
-	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, _ []string, _ *Settings, q *luascripts.Queue) error {
-		letters, next, err := filter.page(ctx, q, page.limit, page.after)
-		if err != nil {
-			return cursorError(err)
-		}
-		view := listView[letterView]{Items: []letterView{}, Next: next}
-		for i := range letters {
-			view.Items = append(view.Items, newLetterView(&letters[i].DeadLetter))
+	cmd.RunE = withOperator(func(ctx context.Context, cmd *cobra.Command, _ []string, o operator) error {
+		view := listView[letterView]{Items: []letterView{}}
+		// A page may be short though there is more: few may match the filter.
+		for rest := *page; ; {
+			found, err := o.Letters(ctx, *filter, rest)
+			if err != nil {
+				return cursorError(err)
+			}
+			view.Items, view.Next = append(view.Items, found.Items...), found.Next
+			rest.limit, rest.after = rest.limit-len(found.Items), found.Next
+			if rest.limit <= 0 || rest.after == "" {
+				break
+			}
 		}
 		if *output == formatJSON {
 			return printJSON(cmd.OutOrStdout(), view)
@@ -68,7 +73,7 @@ func newDeadList() *cobra.Command {
 		if err := t.Flush(); err != nil {
 			return err
 		}
-		return page.more(cmd, next)
+		return page.more(cmd, view.Next)
 	})
 	return cmd
 }
@@ -81,12 +86,11 @@ func newDeadShow() *cobra.Command {
 		Args:    oneID,
 	}
 	output := outputFlag(cmd)
-	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {
-		letter, err := q.DeadLetter(ctx, args[0])
+	cmd.RunE = withOperator(func(ctx context.Context, cmd *cobra.Command, args []string, o operator) error {
+		v, err := o.Letter(ctx, args[0])
 		if err != nil {
-			return unknownLetter(ctx, q, args[0], err)
+			return err
 		}
-		v := newFullLetterView(&letter.DeadLetter)
 		if *output == formatJSON {
 			return printJSON(cmd.OutOrStdout(), v)
 		}
@@ -108,21 +112,6 @@ func newDeadShow() *cobra.Command {
 	return cmd
 }
 
-// unknownLetter says that there is no such letter. Who has the place of a message
-// in its source, from a log or a publisher's reply, may not know what a rejected
-// one is called.
-func unknownLetter(ctx context.Context, q *luascripts.Queue, id string, err error) error {
-	if !errors.Is(err, luascripts.ErrUnknown) {
-		return err
-	}
-	if rejected := "rejected:" + id; !strings.HasPrefix(id, "rejected:") {
-		if _, err := q.DeadLetter(ctx, rejected); err == nil {
-			return fmt.Errorf("there is no dead letter %s, but there is %s", id, rejected)
-		}
-	}
-	return fmt.Errorf("there is no dead letter %s", id)
-}
-
 func newDeadReplay() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay ID... | --reason R | --target T | --all",
@@ -138,24 +127,12 @@ has an id that is pending again, unless forced.`,
 	pick := pickFlags(cmd)
 	cmd.PreRunE = pick.checkArgs
 	force := cmd.Flags().Bool("force", false, "replace what is pending under the same id")
-	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, s *Settings, q *luascripts.Queue) error {
-		decoder, err := s.newDecoder()
-		if err != nil {
-			return err
-		}
+	cmd.RunE = withOperator(func(ctx context.Context, cmd *cobra.Command, args []string, o operator) error {
+		how := replayOptions{force: *force, dryRun: pick.dryRun}
 		var done []letterDone
-		err = pick.each(ctx, q, args, func(letters []luascripts.Letter) {
-			for i := range letters {
-				d, err := letterDone{ID: letters[i].ID}, error(nil)
-				if pick.dryRun {
-					_, err = replayRequest(decoder, &letters[i])
-				} else {
-					err = replayLetter(ctx, q, decoder, letters[i], *force)
-				}
-				if err != nil {
-					d.Error = replayProblem(err)
-				}
-				done = append(done, d)
+		err := pick.each(ctx, o, args, func(letters []letterView) {
+			for _, l := range letters {
+				done = append(done, newLetterDone(l, o.Replay(ctx, l, how)))
 			}
 		})
 		if err != nil {
@@ -177,10 +154,10 @@ func newDeadPurge() *cobra.Command {
 	pick := pickFlags(cmd)
 	cmd.PreRunE = pick.checkArgs
 	yes := cmd.Flags().Bool("yes", false, "do not ask before dropping many")
-	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {
+	cmd.RunE = withOperator(func(ctx context.Context, cmd *cobra.Command, args []string, o operator) error {
 		if len(args) == 0 && !pick.dryRun && !*yes {
 			n := 0
-			if err := pick.each(ctx, q, args, func(letters []luascripts.Letter) { n += len(letters) }); err != nil {
+			if err := pick.each(ctx, o, args, func(letters []letterView) { n += len(letters) }); err != nil {
 				return err
 			}
 			if n > 0 && !confirm(cmd, fmt.Sprintf("Drop %s for good?", plural(n, "dead letter"))) {
@@ -188,17 +165,13 @@ func newDeadPurge() *cobra.Command {
 			}
 		}
 		var done []letterDone
-		err := pick.each(ctx, q, args, func(letters []luascripts.Letter) {
+		err := pick.each(ctx, o, args, func(letters []letterView) {
 			errs := make([]error, len(letters))
 			if !pick.dryRun {
-				errs = q.Purge(ctx, letters)
+				errs = o.Purge(ctx, letters)
 			}
-			for i := range letters {
-				d := letterDone{ID: letters[i].ID}
-				if errs[i] != nil {
-					d.Error = errs[i].Error()
-				}
-				done = append(done, d)
+			for i, l := range letters {
+				done = append(done, newLetterDone(l, errs[i]))
 			}
 		})
 		if err != nil {
@@ -213,6 +186,14 @@ func newDeadPurge() *cobra.Command {
 type letterDone struct {
 	ID    string `json:"id"`
 	Error string `json:"error,omitempty"`
+}
+
+func newLetterDone(l letterView, err error) letterDone {
+	d := letterDone{ID: l.ID}
+	if err != nil {
+		d.Error = replayProblem(err)
+	}
+	return d
 }
 
 func reportLetters(cmd *cobra.Command, verb string, dryRun bool, done []letterDone, output format) error {
@@ -273,37 +254,6 @@ func (f *letterFilter) matches(l *luascripts.Letter) bool {
 	return (f.reason == "" || string(l.Reason) == f.reason) && (f.target == "" || l.Target.String() == f.target)
 }
 
-// page returns up to limit matching letters behind a cursor. Where the queue's
-// page holds more that match than are wanted, it is read again up to the last
-// wanted one, for a cursor that goes on just behind that.
-func (f *letterFilter) page(ctx context.Context, q *luascripts.Queue, limit int, after string) ([]luascripts.Letter, string, error) {
-	const step = 100
-	var found []luascripts.Letter
-	for {
-		letters, next, err := q.Dead(ctx, step, after)
-		if err != nil {
-			return nil, "", err
-		}
-		for i := range letters {
-			if !f.matches(&letters[i]) {
-				continue
-			}
-			found = append(found, letters[i])
-			if len(found) < limit {
-				continue
-			}
-			if i < len(letters)-1 {
-				_, next, err = q.Dead(ctx, i+1, after)
-			}
-			return found, next, err
-		}
-		if next == "" {
-			return found, "", nil
-		}
-		after = next
-	}
-}
-
 // letterPick names the dead letters that a command works on.
 type letterPick struct {
 	*letterFilter
@@ -327,14 +277,14 @@ func (p *letterPick) checkArgs(_ *cobra.Command, ids []string) error {
 
 // each hands over the picked letters, a page at a time: there may be more than
 // fit into memory. A letter that dies again meanwhile does not come again.
-func (p *letterPick) each(ctx context.Context, q *luascripts.Queue, ids []string, work func([]luascripts.Letter)) error {
-	var named []luascripts.Letter
+func (p *letterPick) each(ctx context.Context, o operator, ids []string, work func([]letterView)) error {
+	var named []letterView
 	for _, id := range ids { // all of them are there, or none is worked on
-		l, err := q.DeadLetter(ctx, id)
+		l, err := o.Letter(ctx, id)
 		if err != nil {
-			return unknownLetter(ctx, q, id, err)
+			return err
 		}
-		named = append(named, l)
+		named = append(named, l.letterView)
 	}
 	if len(named) > 0 {
 		work(named)
@@ -342,20 +292,19 @@ func (p *letterPick) each(ctx context.Context, q *luascripts.Queue, ids []string
 	}
 	seen := map[string]bool{}
 	for after := ""; ; {
-		const step = 100
-		page, next, err := q.Dead(ctx, step, after)
+		found, err := o.Letters(ctx, *p.letterFilter, page{limit: letterStep, after: after})
 		if err != nil {
 			return err
 		}
-		picked := slices.DeleteFunc(page, func(l luascripts.Letter) bool { return !p.matches(&l) || seen[l.ID] })
-		for i := range picked {
-			seen[picked[i].ID] = true
+		picked := slices.DeleteFunc(found.Items, func(l letterView) bool { return seen[l.ID] })
+		for _, l := range picked {
+			seen[l.ID] = true
 		}
 		work(picked)
-		if next == "" {
+		if found.Next == "" {
 			return nil
 		}
-		after = next
+		after = found.Next
 	}
 }
 

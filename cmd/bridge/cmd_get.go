@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"delaybridge"
-	"delaybridge/luascripts"
 )
 
 func newGet() *cobra.Command {
@@ -22,15 +20,11 @@ func newGet() *cobra.Command {
 		Args: oneID,
 	}
 	output := outputFlag(cmd)
-	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, args []string, _ *Settings, q *luascripts.Queue) error {
-		s, err := q.Get(ctx, args[0])
-		if errors.Is(err, luascripts.ErrUnknown) {
-			return fmt.Errorf("nothing is known of %s", args[0])
-		}
+	cmd.RunE = withOperator(func(ctx context.Context, cmd *cobra.Command, args []string, o operator) error {
+		v, err := o.Get(ctx, args[0])
 		if err != nil {
 			return err
 		}
-		v := newMessageView(args[0], s)
 		if *output == formatJSON {
 			return printJSON(cmd.OutOrStdout(), v)
 		}

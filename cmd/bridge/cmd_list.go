@@ -33,14 +33,10 @@ that cannot be reached, or for a process that is connected to one of its kind.`,
 		}
 		return page.check()
 	}
-	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, _ []string, _ *Settings, q *luascripts.Queue) error {
-		items, next, err := q.List(ctx, *sink, page.limit, page.after)
+	cmd.RunE = withOperator(func(ctx context.Context, cmd *cobra.Command, _ []string, o operator) error {
+		view, err := o.List(ctx, *sink, *page)
 		if err != nil {
 			return cursorError(err)
-		}
-		view := listView[messageView]{Items: []messageView{}, Next: next}
-		for _, p := range items {
-			view.Items = append(view.Items, newPendingView(p))
 		}
 		if *output == formatJSON {
 			return printJSON(cmd.OutOrStdout(), view)
@@ -53,7 +49,7 @@ that cannot be reached, or for a process that is connected to one of its kind.`,
 		if err := t.Flush(); err != nil {
 			return err
 		}
-		return page.more(cmd, next)
+		return page.more(cmd, view.Next)
 	})
 	return cmd
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -40,9 +39,9 @@ hold for messages from a broker.`,
 		if err != nil {
 			return err
 		}
-		record := ingest.Record{Position: newPosition(), Time: time.Now(), FromAPI: true, FromCLI: true}
-		for _, f := range headerFlags {
-			if !flags.Changed(f.flag) {
+		record := ingest.Record{}
+		for _, f := range requestFields {
+			if f.flag == "" || f.flag == "key" || !flags.Changed(f.flag) {
 				continue
 			}
 			value, _ := flags.GetString(f.flag)
@@ -59,63 +58,38 @@ hold for messages from a broker.`,
 			key, _ := flags.GetString("key")
 			record.Key = []byte(key)
 		}
-		if record.Payload, err = readPayload(args, cmd.InOrStdin(), int64(s.MaxPayload)); err != nil {
+		most := s.MaxPayload
+		if apiURL(cmd) != "" { // what is too large is the API's to say
+			most = maxPayloadSetting
+		}
+		if record.Payload, err = readPayload(args, cmd.InOrStdin(), int64(most)); err != nil {
 			return err
 		}
-		decoder, err := s.newDecoder()
+		if apiURL(cmd) == "" { // what is wrong with the request is said without Redis, too
+			decoder, err := s.newDecoder()
+			if err != nil {
+				return err
+			}
+			if _, err := (&operations{decoder: decoder, fromCLI: true}).parse(record); err != nil {
+				return flagError(err)
+			}
+		}
+		o, done, err := openOperator(cmd, s)
 		if err != nil {
 			return err
 		}
-		request, err := decoder.Parse(record)
+		defer done()
+		accepted, err := o.Schedule(cmd.Context(), record)
 		if err != nil {
 			return flagError(err)
 		}
-		if request.Op == delaybridge.OpCancel {
-			return usagef("--header: Bridge-Op cancel: use bridge cancel")
-		}
-		q, client, err := openQueue(cmd.Context(), s)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = client.Close() }()
-		result := q.Store(cmd.Context(), []delaybridge.Request{request})[0]
-		if result.Err != nil {
-			return result.Err
-		}
-		m := request.Message
 		if *output == formatJSON {
-			return printJSON(cmd.OutOrStdout(), acceptedView{m.ID, result.Outcome.String(), stamp(m.Due)})
+			return printJSON(cmd.OutOrStdout(), accepted)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s for %s at %s\n", result.Outcome, printable(m.ID), printable(m.Target.String()), formatTime(m.Due))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s for %s at %s\n", accepted.Outcome, printable(accepted.ID), printable(accepted.Target), textTime(accepted.DeliverAt))
 		return err
 	}
 	return cmd
-}
-
-// headerFlags are the flags that stand for a header of ours.
-var headerFlags = []struct{ flag, header string }{
-	{"target", "Bridge-Target"},
-	{"delay", "Bridge-Delay"},
-	{"at", "Bridge-Deliver-At"},
-	{"id", "Bridge-Id"},
-	{"expires-after", "Bridge-Expires-After"},
-}
-
-// flagError names the flag where the error names its header.
-func flagError(err error) error {
-	fe, ok := errors.AsType[*delaybridge.FieldError](err)
-	if !ok {
-		return err
-	}
-	named := *fe
-	named.Reason = strings.TrimSuffix(named.Reason, ", since the source has no default")
-	for _, f := range headerFlags {
-		if strings.EqualFold(fe.Field, f.header) {
-			named.Field = "--" + f.flag
-		}
-		named.Reason = strings.ReplaceAll(named.Reason, f.header, "--"+f.flag)
-	}
-	return fmt.Errorf("%w", &named)
 }
 
 // readPayload takes the payload from the argument, or from stdin: one byte more

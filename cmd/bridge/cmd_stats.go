@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"delaybridge"
-	"delaybridge/luascripts"
 )
 
 func newStats() *cobra.Command {
@@ -26,10 +25,10 @@ claimed) and far (due in over an hour), and the dead letters by reason.`,
 	}
 	output := outputFlag(cmd)
 	watch := cmd.Flags().BoolP("watch", "w", false, "again every second, until interrupted")
-	cmd.RunE = withQueue(func(ctx context.Context, cmd *cobra.Command, _ []string, _ *Settings, q *luascripts.Queue) error {
+	cmd.RunE = withOperator(func(ctx context.Context, cmd *cobra.Command, _ []string, o operator) error {
 		out := cmd.OutOrStdout()
 		for {
-			s, err := q.Stats(ctx)
+			s, err := o.Stats(ctx)
 			if err != nil {
 				if *watch && ctx.Err() != nil {
 					return nil
@@ -40,9 +39,9 @@ claimed) and far (due in over an hour), and the dead letters by reason.`,
 				fmt.Fprint(out, "\x1b[H\x1b[2J")
 			}
 			if *watch && *output == formatText {
-				fmt.Fprintf(out, "%s\n\n", formatTime(s.Now))
+				fmt.Fprintf(out, "%s\n\n", textTime(s.Now))
 			}
-			if err := printStats(out, newStatsView(s), *output); err != nil {
+			if err := printStats(out, s, *output); err != nil {
 				return err
 			}
 			if !*watch {

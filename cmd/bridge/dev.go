@@ -27,6 +27,7 @@ const (
 	devTopic  = "orders"
 
 	devMetricsPort = 9090
+	devAPIPort     = 8080
 )
 
 var devSubjects = []string{"dev.>", "orders.>"}
@@ -52,12 +53,13 @@ dead list" says why, and "bridge list" what is still tried.`,
 	cmd.Flags().IntVar(&ports.nats, "nats-port", 4222, "port of the NATS server; 0 takes any free one")
 	cmd.Flags().IntVar(&ports.kafka, "kafka-port", 9092, "port of the Kafka broker; 0 takes any free one")
 	cmd.Flags().IntVar(&ports.metrics, "metrics-port", devMetricsPort, "port of metrics and probes, on loopback; 0 takes any free one, as does the default where it is taken")
+	cmd.Flags().IntVar(&ports.api, "api-port", devAPIPort, "port of the console and the HTTP API, on loopback; 0 takes any free one, as does the default where it is taken")
 	cmd.Flags().BoolVar(&ports.withKafka, "kafka", false, "bring a Kafka-compatible broker along")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		for _, p := range []struct {
 			flag string
 			port int
-		}{{"--redis-port", ports.redis}, {"--nats-port", ports.nats}, {"--kafka-port", ports.kafka}, {"--metrics-port", ports.metrics}} {
+		}{{"--redis-port", ports.redis}, {"--nats-port", ports.nats}, {"--kafka-port", ports.kafka}, {"--metrics-port", ports.metrics}, {"--api-port", ports.api}} {
 			if p.port < 0 || p.port > 65535 {
 				return usagef("%s %d: takes a port, or 0", p.flag, p.port)
 			}
@@ -65,7 +67,7 @@ dead list" says why, and "bridge list" what is still tried.`,
 		if cmd.Flags().Changed("kafka-port") && !ports.withKafka {
 			return usagef("--kafka-port: takes --kafka beside it")
 		}
-		ports.metricsAsked = cmd.Flags().Changed("metrics-port")
+		ports.metricsAsked, ports.apiAsked = cmd.Flags().Changed("metrics-port"), cmd.Flags().Changed("api-port")
 		return dev(cmd.Context(), ports, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
@@ -92,6 +94,10 @@ func dev(ctx context.Context, ports devPorts, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	api, err := s.listenDevAPI(ports)
+	if err != nil {
+		return err
+	}
 	level := text("warn")
 	if os.Getenv(prefix+"_LOG_LEVEL") != "" {
 		level = s.LogLevel
@@ -113,10 +119,13 @@ func dev(ctx context.Context, ports devPorts, stdout, stderr io.Writer) error {
 	if metrics != nil {
 		out.printf("  Watch  http://%s/metrics, and /healthz and /readyz\n", metrics.Addr())
 	}
+	if api != nil {
+		out.printf("  Open   http://%-21s the console; its API is under /v1/\n", api.Addr())
+	}
 	out.printf("\n")
 
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return run(ctx, s, log, nil, metrics) })
+	g.Go(func() error { return run(ctx, s, log, nil, listeners{metrics, api}) })
 	g.Go(func() error { return demo(ctx, s, servers, out) })
 	if err := g.Wait(); err != nil {
 		return err
@@ -143,6 +152,26 @@ func (s *Settings) listenDevMetrics(ports devPorts) (net.Listener, error) {
 		}
 	}
 	return net.Listen("tcp", loopback(ports.metrics))
+}
+
+// listenDevAPI listens where the flag says, else where BRIDGE_API_ADDR does, else
+// on its usual port, or on one that is free where that is taken.
+func (s *Settings) listenDevAPI(ports devPorts) (net.Listener, error) {
+	_, isSet := os.LookupEnv(prefix + "_API_ADDR")
+	switch {
+	case ports.apiAsked:
+		if err := claimPort("--api-port", &ports.api); err != nil {
+			return nil, err
+		}
+	case isSet:
+		return s.listenAPI()
+	default:
+		if claimPort("--api-port", &ports.api) != nil {
+			ports.api = 0
+		}
+	}
+	s.API.Addr = listenAddress(loopback(ports.api))
+	return s.listenAPI()
 }
 
 // useEmbedded points the settings at the embedded servers.

@@ -28,9 +28,9 @@ type embedded struct {
 
 // devPorts are the ports of the embedded servers; 0 is any free one.
 type devPorts struct {
-	redis, nats, kafka, metrics int
-	withKafka                   bool
-	metricsAsked                bool // by the flag
+	redis, nats, kafka, metrics, api int
+	withKafka                        bool
+	metricsAsked, apiAsked           bool // by the flag
 }
 
 // startEmbedded starts the servers. Stop them with close. Topics are those that

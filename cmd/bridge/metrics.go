@@ -194,14 +194,19 @@ func (m *metrics) Repaired(n int) { m.repaired.Add(float64(n)) }
 
 // observedSources are the sources that this process reads, as metrics name them.
 func (s *Settings) observedSources(d *ingest.Decoder) (names []string) {
-	if !slices.Contains(s.Roles, roleIngest) {
-		return nil
-	}
-	for _, t := range d.Sources() {
-		name := t.String()
-		if s.hasBroker(t.Sink) && !slices.Contains(names, name) {
-			names = append(names, name)
+	if slices.Contains(s.Roles, roleIngest) {
+		for _, t := range d.Sources() {
+			name := t.String()
+			if s.hasBroker(t.Sink) && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
+	}
+	if s.API.Addr != "" {
+		names = append(names, sourceAPI)
+	}
+	if s.NATS.API && s.NATS.URL != "" {
+		names = append(names, sourceNATSAPI)
 	}
 	return names
 }

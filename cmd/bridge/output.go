@@ -100,6 +100,17 @@ func (t stamp) MarshalJSON() ([]byte, error) {
 	return []byte(`"` + formatTime(time.Time(t)) + `"`), nil
 }
 
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *stamp) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		*t = stamp{}
+		return nil
+	}
+	at, err := time.Parse(`"`+time.RFC3339+`"`, string(b))
+	*t = stamp(at)
+	return err
+}
+
 // plural counts what has a plain plural.
 func plural(n int, what string) string {
 	if n != 1 {

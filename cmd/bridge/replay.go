@@ -77,10 +77,16 @@ func replayProblem(err error) string {
 		return "a message of that id is pending; --force replaces it"
 	case errors.Is(err, luascripts.ErrUnknown):
 		return letterGone
-	case errors.Is(err, delaybridge.ErrInvalid):
+	case errors.Is(err, delaybridge.ErrInvalid) && !isProblem(err):
 		return "still invalid: " + err.Error()
 	}
 	return err.Error()
+}
+
+// isProblem says that an error is worded already.
+func isProblem(err error) bool {
+	_, ok := errors.AsType[*problem](err)
+	return ok
 }
 
 // later returns the later of two times, to the millisecond.

@@ -24,14 +24,17 @@ import (
 //
 // and runs all of it until ctx ends. Then ingest takes in no more, the scheduler
 // claims no more, both finish what they hold, and the connections are closed
-// after that. It returns nil after an orderly end. Metrics and probes are served at
-// metrics, if that is not nil, from before the first of these until after the last.
-func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, metrics net.Listener) (err error) {
-	mon, err := startMonitor(s, metrics, log)
+// after that. It returns nil after an orderly end. Metrics and probes, and the API,
+// are served from before the first of these; the API takes no more requests when
+// ctx ends, the others are served until after the last.
+func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, at listeners) (err error) {
+	mon, err := startMonitor(s, at.metrics, log)
 	if err != nil {
 		return err
 	}
 	defer mon.close()
+	api := startAPI(s, at.api, mon.metrics, log)
+	defer api.close()
 	client, err := luascripts.Connect(string(s.Redis.URL), string(s.Redis.Mode))
 	if err != nil {
 		return err
@@ -69,6 +72,13 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, 
 		}
 	})
 
+	if err := api.open(s, queue); err != nil {
+		return err
+	}
+	if api != nil {
+		g.Go(func() error { return api.run(ctx, time.Duration(s.ShutdownTimeout)) })
+	}
+
 	if slices.Contains(s.Roles, roleIngest) {
 		sources, close, err := s.newSources(ctx, queue, onLost, mon, log)
 		if err != nil {
@@ -79,7 +89,7 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, 
 			g.Go(func() error { return source.Run(ctx) })
 		}
 	}
-	if slices.Contains(s.Roles, roleScheduler) {
+	if slices.Contains(s.Roles, roleScheduler) && s.hasAnyBroker() {
 		mux, close, err := s.newSinks(ctx, onLost, mon, log)
 		if err != nil {
 			return err
@@ -111,6 +121,9 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, 
 	log.Info("stopped")
 	return nil
 }
+
+// listeners are where a process is asked by HTTP; nil is nowhere.
+type listeners struct{ metrics, api net.Listener }
 
 // waitFor waits for the group to end, but not for ever: what is left is
 // somebody else's once its leases have ended.

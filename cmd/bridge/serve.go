@@ -44,6 +44,10 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	api, err := s.listenAPI()
+	if err != nil {
+		return err
+	}
 	log := newLog(s.LogLevel, s.LogFormat)
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced, and that is no matter
 	for _, w := range append(warnings, s.targetsOfOthers()...) {
@@ -54,13 +58,13 @@ func serve(ctx context.Context) error {
 		zap.Stringer("redis", s.Redis.URL), zap.Stringer("nats", s.NATS.URL), zap.Strings("kafka", s.Kafka.Brokers))
 	return run(ctx, s, log, func(ctx context.Context, client redis.UniversalClient) error {
 		return reportRedis(ctx, client, bool(s.Redis.Strict), log)
-	}, metrics)
+	}, listeners{metrics, api})
 }
 
 // checkBrokers makes sure that there is something to serve: commands need only
 // Redis, and do not ask this.
 func (s *Settings) checkBrokers() *settingError {
-	if s.NATS.URL == "" && len(s.Kafka.Brokers) == 0 {
+	if !s.hasAnyBroker() && s.API.Addr == "" {
 		return wrong("NATS_URL", s.NATS.URL, "is empty and so is BRIDGE_KAFKA_BROKERS: set one of them, as there is nothing to serve")
 	}
 	routes, _ := ingest.ParseRoutes(string(s.Routes)) // they were checked
@@ -74,6 +78,10 @@ func (s *Settings) checkBrokers() *settingError {
 	}
 	return nil
 }
+
+// hasAnyBroker reports whether there is a broker to read from or to publish to:
+// a process may only serve the API.
+func (s *Settings) hasAnyBroker() bool { return s.NATS.URL != "" || len(s.Kafka.Brokers) > 0 }
 
 // targetsOfOthers warns of targets in the settings that this process, which has
 // the role scheduler, does not publish to: their messages wait for one that does.

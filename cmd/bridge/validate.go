@@ -50,6 +50,8 @@ func (s *Settings) checkProcess() *settingError {
 		between("SHARDS", s.Shards, 1, 1024),
 		atLeast("SHUTDOWN_TIMEOUT", s.ShutdownTimeout, time.Millisecond),
 		listens("METRICS_ADDR", s.MetricsAddr),
+		listens("API_ADDR", s.API.Addr),
+		s.checkAPIToken(),
 		atLeast("READY_MAX_OVERDUE", s.ReadyMaxOverdue, time.Second),
 		oneOf("LOG_LEVEL", s.LogLevel, "debug", "info", "warn", "error"),
 		oneOf("LOG_FORMAT", s.LogFormat, "json", "console"),
@@ -118,11 +120,14 @@ func isNATSURL(s string) bool {
 	return err == nil && slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) && u.Hostname() != ""
 }
 
+// maxPayloadSetting is the most that BRIDGE_MAX_PAYLOAD can be: a Redis value holds
+// at most 512 MiB.
+const maxPayloadSetting size = 256 << 20
+
 func (s *Settings) checkMessages() *settingError {
 	return first(
 		atLeast("MAX_DELAY", s.MaxDelay, time.Second),
-		// A Redis value holds at most 512 MiB.
-		sizeBetween("MAX_PAYLOAD", s.MaxPayload, 1, 256<<20),
+		sizeBetween("MAX_PAYLOAD", s.MaxPayload, 1, maxPayloadSetting),
 		atLeast("DEDUP_WINDOW", s.DedupWindow, time.Second),
 	)
 }

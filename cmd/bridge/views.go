@@ -19,7 +19,14 @@ type listView[T any] struct {
 type acceptedView struct {
 	ID        string `json:"id"`
 	Outcome   string `json:"outcome"` // scheduled or replaced
+	Target    string `json:"target"`
 	DeliverAt stamp  `json:"deliver_at"`
+}
+
+// cancelView says in which state a cancel has left, or found, a message.
+type cancelView struct {
+	ID    string            `json:"id"`
+	State delaybridge.State `json:"state"`
 }
 
 // messageView is what is known of one message.
@@ -36,6 +43,16 @@ type messageView struct {
 	ScheduledAt  stamp  `json:"scheduled_at"`
 	ExpiresAfter string `json:"expires_after,omitempty"`
 	PayloadBytes int    `json:"payload_bytes"`
+}
+
+// fullMessageView is a message with all that it carries, which is nothing where
+// only its state is known.
+type fullMessageView struct {
+	messageView
+	Source  string       `json:"source,omitempty"`
+	Key     *bytesView   `json:"key"`
+	Headers []headerView `json:"headers"`
+	Payload *bytesView   `json:"payload"`
 }
 
 func newMessageView(id string, s luascripts.Status) messageView {
@@ -82,6 +99,9 @@ type statsView struct {
 	Now   stamp                        `json:"now"`
 	Lanes map[string]laneView          `json:"lanes"`
 	Dead  map[delaybridge.Reason]int64 `json:"dead"`
+	// Process is what the process that answers has counted itself; nil where a
+	// command has read Redis.
+	Process *processView `json:"process,omitempty"`
 }
 
 func newStatsView(s luascripts.Stats) statsView {
@@ -106,11 +126,15 @@ type letterView struct {
 	Attempts   int                `json:"attempts"`
 	LostLeases int                `json:"lost_leases"`
 	Corrupt    bool               `json:"corrupt,omitempty"`
+
+	letter *luascripts.Letter // as it was read from Redis; nil where the API told of it
 }
 
-func newLetterView(d *delaybridge.DeadLetter) letterView {
+func newLetterView(l *luascripts.Letter) letterView {
+	d := &l.DeadLetter
 	v := letterView{
-		ID: d.ID, Reason: d.Reason, Error: d.Error, Due: stamp(d.Due), DiedAt: stamp(d.Died),
+		letter: l,
+		ID:     d.ID, Reason: d.Reason, Error: d.Error, Due: stamp(d.Due), DiedAt: stamp(d.Died),
 		Attempts: d.Attempts, LostLeases: d.LostLeases, Corrupt: d.Corrupt,
 	}
 	if d.Target != (delaybridge.Target{}) {
@@ -165,22 +189,33 @@ func (v *bytesView) String() string {
 	return fmt.Sprintf("%d bytes: %x", len(v.Base64), v.Base64)
 }
 
-func newFullLetterView(d *delaybridge.DeadLetter) fullLetterView {
+func newFullLetterView(l *luascripts.Letter) fullLetterView {
+	d := &l.DeadLetter
 	v := fullLetterView{
-		letterView: newLetterView(d), ScheduledAt: stamp(d.Scheduled),
-		Key: newBytesView(d.Key), Headers: []headerView{}, Payload: newBytesView(d.Payload),
+		letterView: newLetterView(l), ScheduledAt: stamp(d.Scheduled), Source: sourceText(&d.Message),
+		Key: newBytesView(d.Key), Headers: headerViews(d.Headers), Payload: newBytesView(d.Payload),
 	}
 	if d.ExpiresAfter > 0 {
 		v.ExpiresAfter = duration(d.ExpiresAfter).String()
-	}
-	if d.Position.Source != "" {
-		v.Source = d.Position.String()
-	}
-	for _, h := range d.Headers {
-		v.Headers = append(v.Headers, headerView{h.Name, newBytesView(h.Value)})
 	}
 	if d.Corrupt {
 		v.Payload = newBytesView(d.Raw)
 	}
 	return v
+}
+
+// sourceText is where a message came from, empty where that is not known.
+func sourceText(m *delaybridge.Message) string {
+	if m.Position.Source == "" {
+		return ""
+	}
+	return m.Position.String()
+}
+
+func headerViews(headers []delaybridge.Header) []headerView {
+	views := make([]headerView, 0, len(headers))
+	for _, h := range headers {
+		views = append(views, headerView{h.Name, newBytesView(h.Value)})
+	}
+	return views
 }

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"regexp"
+	"strings"
+	"syscall"
+)
+
+// tokenForm is what an HTTP header can carry behind "Bearer ".
+var tokenForm = regexp.MustCompile(`^[!-~]+$`)
+
+func (s *Settings) checkAPIToken() *settingError {
+	if s.API.Token != "" && !tokenForm.MatchString(string(s.API.Token)) {
+		return wrong("API_TOKEN", s.API.Token, "takes printable ASCII characters without blanks")
+	}
+	return nil
+}
+
+// listenAPI listens on BRIDGE_API_ADDR; it returns nil where that is empty. Who
+// can reach the API can read and change everything, so without a token it listens
+// on loopback only.
+func (s *Settings) listenAPI() (net.Listener, error) {
+	if s.API.Addr == "" {
+		return nil, nil
+	}
+	if s.API.Token == "" && !isLoopbackAddress(string(s.API.Addr)) {
+		return nil, *wrong("API_ADDR", s.API.Addr, "is reachable from other hosts and takes BRIDGE_API_TOKEN beside it; without a token it takes a loopback address such as 127.0.0.1:8080")
+	}
+	l, err := net.Listen("tcp", string(s.API.Addr))
+	if err == nil {
+		return l, nil
+	}
+	why := err.Error()
+	if errors.Is(err, syscall.EADDRINUSE) {
+		why = "the address is taken"
+	}
+	return nil, errors.New(wrong("API_ADDR", s.API.Addr, "cannot be listened on, since "+why+": takes another host:port, or nothing for no API").Error())
+}
+
+// isLoopbackAddress reports whether only this host can reach what listens on
+// host:port. A name other than localhost may be any address.
+func isLoopbackAddress(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && isLoopbackHost(host)
+}
+
+func isLoopbackHost(host string) bool {
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
