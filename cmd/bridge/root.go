@@ -31,7 +31,7 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage or a wrong setting.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newServe(), newDev(), newDrain(),
-		newSchedule(), newCancel(), newGet(), newList(), newStats(), newDead(),
+		newSchedule(), newCancel(), newGet(), newList(), newStats(), newDead(), newBench(),
 		newDoctor(),
 		newConfig(), newVersion(),
 	)
