@@ -32,9 +32,9 @@ export async function cancelMessage(m) {
 
 export async function replayLetter(letter) {
   try {
-    await replayOne(letter.id);
+    await replayOne(letter);
   } catch (err) {
-    if (err.status === 404) say("bad", "There is no dead letter ", data(letter.id), " any more.");
+    if (err.status === 404) say("bad", "Not replayed: ", data(letter.id), " is gone, or has died again since it was shown.");
     else if (err.status === 422) say("bad", "Not replayed: ", data(letter.id), " is still invalid: ", data(err.message));
     else say("bad", "Not replayed: ", data(trouble(err)));
     return !err.lost;
@@ -42,10 +42,11 @@ export async function replayLetter(letter) {
   return true;
 }
 
-async function replayOne(id) {
+async function replayOne(letter) {
+  const id = letter.id;
   let answer;
   try {
-    answer = await api.replay(id);
+    answer = await api.replay(letter);
   } catch (err) {
     if (err.status !== 409) throw err;
     const sure = await ask("Replace the pending message?", [
@@ -57,7 +58,7 @@ async function replayOne(id) {
       say("", "Not replayed: ", data(id), " is pending.");
       return;
     }
-    answer = await api.replay(id, true);
+    answer = await api.replay(letter, true);
   }
   const as = answer?.id ?? id;
   say("good", "Replayed ", data(id), ": it is pending again, as ", link(messageHref(as), data(as)), ".");
@@ -74,10 +75,10 @@ export async function purgeLetter(letter) {
   ], "Purge for good");
   if (!sure) return false;
   try {
-    await api.purge(letter.id);
+    await api.purge(letter);
     say("good", "Purged ", data(letter.id), ".");
   } catch (err) {
-    if (err.status === 404) say("bad", "There was no dead letter ", data(letter.id), " any more.");
+    if (err.status === 404) say("bad", "Not purged: ", data(letter.id), " is gone, or has died again since it was shown.");
     else say("bad", "Not purged: ", data(trouble(err)));
     return !err.lost;
   }

@@ -73,5 +73,7 @@ export const message = (id, payload) => call("GET", messagePath(id), { payload: 
 export const cancel = (id) => call("DELETE", messagePath(id));
 export const letters = (query, signal) => call("GET", "v1/dead", query, signal);
 export const letter = (id) => call("GET", letterPath(id));
-export const replay = (id, force, signal) => call("POST", letterPath(id) + "/replay", { force: force ? "true" : "" }, signal);
-export const purge = (id, signal) => call("DELETE", letterPath(id), null, signal);
+// A letter is named with the time that it died at: another that has taken its place
+// since is not meant.
+export const replay = (letter, force, signal) => call("POST", letterPath(letter.id) + "/replay", { force: force ? "true" : "", died_at: letter.died_at }, signal);
+export const purge = (letter, signal) => call("DELETE", letterPath(letter.id), { died_at: letter.died_at }, signal);

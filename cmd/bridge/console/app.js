@@ -110,8 +110,10 @@ async function once() {
     lastData = Date.now();
     setText(byId("banner"), "");
   } catch (err) {
-    if (!(err instanceof api.Failure)) throw err;
-    if (err.status !== 401) lost(err);
+    if (!(err instanceof api.Failure)) {
+      console.error(err);
+      setText(byId("banner"), `This page cannot show what the bridge answers (${err.message}). Reload it: the bridge may be another version by now.`);
+    } else if (err.status !== 401) lost(err);
     fresh();
     return interval;
   }

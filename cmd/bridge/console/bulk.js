@@ -34,52 +34,52 @@ export async function all(verb, filter) {
   const answer = open(v.title, [status, chosen, el("p", null, v.warn)], [button("Keep them", () => close(false), { autofocus: true }), yes]);
   answer.then(() => counting.abort());
 
-  let ids = [];
+  let letters = [];
   try {
-    ids = await collect(filter, counting.signal, (n) => setText(status, `Counting … ${count(n)}`));
-    setText(status, ids.length === 0 ? "No dead letter matches any more." : `${letterCount(ids.length)} will be ${v.done.toLowerCase()}:`);
-    setText(yes, v.label(ids.length));
-    yes.hidden = ids.length === 0;
+    letters = await collect(filter, counting.signal, (n) => setText(status, `Counting … ${count(n)}`));
+    setText(status, letters.length === 0 ? "No dead letter matches any more." : `${letterCount(letters.length)} will be ${v.done.toLowerCase()}:`);
+    setText(yes, v.label(letters.length));
+    yes.hidden = letters.length === 0;
   } catch (err) {
     if (!counting.signal.aborted) setText(status, "They could not be counted: " + err.message);
   }
   if ((await answer) !== true) return false;
-  await run(verb, ids, false);
+  await run(verb, letters, false);
   return true;
 }
 
 async function collect(filter, signal, progress) {
-  const ids = new Set();
+  const found = new Map();
   for (let after = ""; ;) {
     const page = await api.letters({ ...filter, limit: 500, after }, signal);
-    for (const letter of page.items) ids.add(letter.id);
-    progress(ids.size);
-    if (!page.next) return [...ids];
+    for (const { id, died_at } of page.items) found.set(id, { id, died_at });
+    progress(found.size);
+    if (!page.next) return [...found.values()];
     after = page.next;
   }
 }
 
-async function run(verb, ids, force) {
+async function run(verb, letters, force) {
   const v = verbs[verb];
   const stop = new AbortController();
-  const bar = el("progress", { max: ids.length, value: "0", "aria-label": v.doing });
-  const status = el("p", { role: "status" }, `${v.doing} ${letterCount(ids.length)} …`);
+  const bar = el("progress", { max: letters.length, value: "0", "aria-label": v.doing });
+  const status = el("p", { role: "status" }, `${v.doing} ${letterCount(letters.length)} …`);
   const closed = open(v.title, [status, bar], [button("Stop", () => close(null), { autofocus: true })]);
   closed.then(() => stop.abort());
 
   let done = 0, next = 0, lost = null;
   const pending = [], failed = [];
   const worker = async () => {
-    while (next < ids.length && !stop.signal.aborted && !lost) {
-      const id = ids[next++];
+    while (next < letters.length && !stop.signal.aborted && !lost) {
+      const letter = letters[next++];
       try {
-        await (verb === "replay" ? api.replay(id, force, stop.signal) : api.purge(id, stop.signal));
+        await (verb === "replay" ? api.replay(letter, force, stop.signal) : api.purge(letter, stop.signal));
         done++;
       } catch (err) {
         if (stop.signal.aborted) return;
         if (err.lost || err.status === 401) lost = err;
-        else if (verb === "replay" && err.status === 409) pending.push(id);
-        else failed.push([id, err.message]);
+        else if (verb === "replay" && err.status === 409) pending.push(letter);
+        else failed.push([letter.id, err.message]);
       }
       bar.value = done + pending.length + failed.length;
     }
@@ -89,7 +89,7 @@ async function run(verb, ids, force) {
   close(true);
   await closed;
 
-  const left = ids.length - done - pending.length - failed.length;
+  const left = letters.length - done - pending.length - failed.length;
   const said = [`${v.done} ${letterCount(done)}.`];
   if (lost) said.push(` The bridge went away (${lost.message}): ${count(left)} were not tried, or not answered.`);
   else if (stopped) said.push(` Stopped: ${count(left)} were not tried, or not answered.`);
@@ -100,12 +100,12 @@ async function run(verb, ids, force) {
   document.dispatchEvent(new Event("changed"));
 }
 
-async function confirmForce(ids) {
+async function confirmForce(letters) {
   const answer = await open("Replace the pending messages?", [
-    el("p", null, `${letterCount(ids.length)} take the place of what is pending under the same id, and are delivered now. What is pending is lost.`),
+    el("p", null, `${letterCount(letters.length)} take the place of what is pending under the same id, and are delivered now. What is pending is lost.`),
   ], [
     button("Keep them", () => close(false), { autofocus: true }),
-    button(`Replay ${count(ids.length)} with force`, () => close(true), { class: "danger", id: "dialog-yes" }),
+    button(`Replay ${count(letters.length)} with force`, () => close(true), { class: "danger", id: "dialog-yes" }),
   ]);
-  if (answer === true) await run("replay", ids, true);
+  if (answer === true) await run("replay", letters, true);
 }

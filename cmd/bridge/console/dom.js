@@ -100,10 +100,13 @@ function held(row) {
   return !selection.isCollapsed && selection.containsNode(row, true);
 }
 
+const rowsOf = new WeakMap(); // by their key
+
 // reconcile makes the rows of parent those of items, and moves as little as it can.
 // A row that is held stays where it is, marked as gone, until it is let go of.
 export function reconcile(parent, items, key, make, update) {
-  const rows = (parent.rows ??= new Map());
+  let rows = rowsOf.get(parent);
+  if (!rows) rowsOf.set(parent, (rows = new Map()));
   const wanted = new Set(items.map(key));
   const gone = new Set();
   for (const [k, row] of rows) {
@@ -152,15 +155,15 @@ export function walkRows(body) {
 }
 
 // table makes a table whose cells carry their column's name, for narrow screens.
-// A column is [name, class].
-export function table(caption, columns) {
+// A column is [name, class, name in a cell]; groups are [name, columns], over them.
+export function table(caption, columns, groups) {
   const body = el("tbody");
   walkRows(body);
   const node = el("table", null,
     el("caption", { class: "hidden" }, caption),
-    el("thead", null, el("tr", null, ...columns.map(([name, cls]) => el("th", { scope: "col", class: cls ?? null }, name || el("span", { class: "hidden" }, "Actions"))))),
+    el("thead", null, groups && el("tr", { class: "groups" }, ...groups.map(([name, n]) => (name ? el("th", { scope: "colgroup", colspan: n }, name) : el("td", { colspan: n })))), el("tr", null, ...columns.map(([name, cls]) => el("th", { scope: "col", class: cls ?? null }, name || el("span", { class: "hidden" }, "Actions"))))),
     body);
-  const row = (...cells) => el("tr", null, ...cells.map((c, i) => el("td", { class: columns[i][1] ?? null, data: { label: columns[i][0] } }, ...[c].flat())));
+  const row = (...cells) => el("tr", null, ...cells.map((c, i) => el("td", { class: columns[i][1] ?? null, data: { label: columns[i][2] ?? columns[i][0] } }, ...[c].flat())));
   return { node: el("div", { class: "scroll" }, node), body, row };
 }
 

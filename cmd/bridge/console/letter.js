@@ -15,7 +15,7 @@ export class Letter {
 
   constructor(app) {
     this.app = app;
-    this.id = el("h1", { class: "id" });
+    this.id = el("h1", { class: "name" });
     this.reason = el("span", { class: "pill bad" });
     this.why = el("span", { class: "muted" });
     const act = (work) => async () => {

@@ -20,7 +20,7 @@ export class Message {
 
   constructor(app) {
     this.app = app;
-    this.id = el("h1", { class: "id" });
+    this.id = el("h1", { class: "name" });
     this.state = el("span", { class: "pill" });
     this.why = el("span", { class: "muted" });
     this.cancel = button("Cancel message", async () => {

@@ -10,23 +10,23 @@ export class Overview {
 
   constructor(app) {
     this.app = app;
-    this.lanes = table("Lanes", [["Sink"], ["State"], ["Pending", "num"], ["In flight", "num"], ["Overdue", "num"], ["Far", "num"], ["Next due"],
-      ["Delivered/s", "num"], ["Late p50", "num"], ["Late p99", "num"]]);
-    this.lanes.node.querySelector("th:nth-child(6)").title = "Due in more than an hour";
-    this.sources = table("Sources", [["Source"], ["Scheduled/s", "num"], ...results.map((r) => [r.replace("_", " ").replace(/^./, (c) => c.toUpperCase()), "num"])]);
-    this.dead = table("Dead letters by reason", [["Reason"], ["Dead letters", "num"], ["Why"]]);
+    this.lanes = table("Lanes", [["Sink"], ["State"], ["Pending", "num"], ["In flight", "num"], ["Overdue", "num"], ["Due in > 1 h", "num"], ["Next due", "num"],
+      ["Delivered/s", "num", "Delivered/s here"], ["Failed/s", "num", "Failed/s here"], ["Lateness p50", "num", "Lateness p50 here"], ["p99", "num", "Lateness p99 here"]],
+    [["", 2], ["The whole queue", 5], ["This process, of late", 4]]);
+    this.sources = table("Sources", [["Source", "wide"], ["Taken in/s", "num"], ...results.map((r) => [r.replace("_", " ").replace(/^./, (c) => c.toUpperCase()), "num"])]);
+    this.dead = table("Dead letters by reason", [["Reason"], ["Dead letters", "num"], ["Why", "wide"]]);
     this.empty = el("div", { class: "empty", hidden: true },
       el("p", null, "Nothing is waiting. Schedule a message, and watch it here until it is delivered:"),
       command("bridge schedule --target nats://orders.timeout --delay 30s 'hello'"),
       el("p", null, "or publish one to a source of the bridge with the headers ", el("code", null, "Bridge-Target"), " and ", el("code", null, "Bridge-Delay"), "."));
     this.noDead = el("p", { class: "muted" }, "None. What cannot be delivered is kept here, with the reason.");
-    this.noSources = el("p", { class: "muted" }, "This process takes nothing in.");
+    this.noSources = el("p", { class: "muted" }, "This process takes nothing in (BRIDGE_ROLES).");
     this.about = el("p", { class: "muted" });
     this.node = el("div", { "aria-busy": "true" },
       el("h1", null, "Overview"),
       this.empty,
       el("section", { class: "card" }, el("h2", null, "Lanes"), this.lanes.node, this.about),
-      el("section", { class: "card" }, el("h2", null, "Sources"), this.sources.node, this.noSources),
+      el("section", { class: "card" }, el("h2", null, "Sources of this process"), this.sources.node, this.noSources),
       el("section", { class: "card" }, el("h2", null, "Dead letters"), this.dead.node, this.noDead));
   }
 
@@ -44,7 +44,7 @@ export class Overview {
     show(this.sources.node, sources.length > 0);
     show(this.noSources, sources.length === 0);
     reconcile(this.sources.body, sources, ([name]) => name, ([name]) => this.sourceRow(name), (row, [name, counts]) => {
-      setText(row.rate, rate(series?.ingested(name, "scheduled")));
+      setText(row.rate, rate(series?.ingested(name)));
       results.forEach((r, i) => setText(row.counts[i], count(counts[r] ?? 0)));
     });
 
@@ -53,15 +53,15 @@ export class Overview {
     reconcile(this.dead.body, dead, ([reason]) => reason, ([reason]) => this.deadRow(reason), (row, [, n]) => setText(row.count, count(n)));
 
     const p = stats.process;
-    setText(this.about, p ? `Pending to next due are the whole queue's. Delivered and late are of this process alone, the one that answered (version ${visible(p.version)}, started ${moment(Date.parse(p.started_at))}): the rate of the last 10 s, lateness of the last minute, at most.` : "");
+    setText(this.about, p ? `This process is the one that answered: version ${visible(p.version)}, started ${moment(Date.parse(p.started_at))}. Its rates are of the last 10 s, its lateness (how long after the due time half and 99% were confirmed, at most) of the last minute. Other processes have their own.` : "");
     this.node.removeAttribute("aria-busy");
   }
 
   laneRow(name) {
     const cell = () => el("span");
     const f = { state: el("span", { class: "pill" }), pending: link("#/upcoming?sink=" + encodeURIComponent(name), "0"), flight: cell(), overdue: cell(), far: cell(),
-      next: timeOf(), rate: cell(), spark: spark(), p50: cell(), p99: cell() };
-    const row = this.lanes.row(el("strong", null, name), f.state, f.pending, f.flight, f.overdue, f.far, f.next, [f.spark, f.rate], f.p50, f.p99);
+      next: timeOf(), rate: cell(), failed: cell(), spark: spark(), p50: cell(), p99: cell() };
+    const row = this.lanes.row(el("strong", null, name), f.state, f.pending, f.flight, f.overdue, f.far, f.next, [f.spark, f.rate], f.failed, f.p50, f.p99);
     row.f = f;
     return row;
   }
@@ -79,7 +79,10 @@ export class Overview {
     setText(f.far, count(l.far));
     setTime(f.next, l.next_due, { counting: true });
     setText(f.rate, served ? rate(series?.delivered(name)) : "–");
-    drawSpark(f.spark, served ? series?.history(name) ?? [] : []);
+    const failed = served ? series?.failed(name) : null;
+    setText(f.failed, rate(failed));
+    f.failed.className = failed ? "text-bad" : "";
+    drawSpark(f.spark, served ? series?.history(name, sparkSeconds) ?? [] : []);
     setText(f.p50, lateness(series?.lateness(name, 0.5)));
     setText(f.p99, lateness(series?.lateness(name, 0.99)));
   }
@@ -123,8 +126,9 @@ function lateness(seconds) {
   return seconds === Infinity ? "> 10 m" : "≤ " + span(seconds * 1000);
 }
 
-// A line of the deliveries of the last five minutes. It only repeats the number
+// A line of the deliveries of the last two minutes. It only repeats the number
 // beside it, so that who does not see it misses nothing.
+const sparkSeconds = 120;
 const svg = "http://www.w3.org/2000/svg";
 function spark() {
   const node = document.createElementNS(svg, "svg");
@@ -138,5 +142,5 @@ function spark() {
 
 function drawSpark(node, points) {
   const most = Math.max(1, ...points.map(([, n]) => n));
-  node.firstChild.setAttribute("points", points.map(([t, n]) => `${(100 + t / 3).toFixed(1)},${(22.5 - (21 * n) / most).toFixed(1)}`).join(" "));
+  node.firstChild.setAttribute("points", points.map(([t, n]) => `${(100 + (100 * t) / sparkSeconds).toFixed(1)},${(22.5 - (21 * n) / most).toFixed(1)}`).join(" "));
 }

@@ -1,7 +1,7 @@
 // What a process counts since its start, as rates and lateness of the last while.
 // Behind a balancer each answer may come from another process, so that every
 // process has a series of its own.
-const keep = 300, rateWindow = 10, lateWindow = 60; // seconds
+const keep = 150, rateWindow = 10, lateWindow = 60; // seconds
 const series = new Map();
 
 // add takes the "process" of an answer, and returns the series that it belongs to.
@@ -44,13 +44,15 @@ class Series {
   }
 
   delivered = (lane) => this.perSecond((p) => p.lanes?.[lane]?.published?.ok ?? 0);
-  ingested = (source, result) => this.perSecond((p) => p.ingested?.[source]?.[result] ?? 0);
+  ingested = (source) => this.perSecond((p) => Object.values(p.ingested?.[source] ?? {}).reduce((n, m) => n + m, 0));
   failed = (lane) => this.perSecond((p) => Object.entries(p.lanes?.[lane]?.published ?? {}).reduce((n, [result, m]) => (result === "ok" ? n : n + m), 0));
 
-  // history is the lane's delivered a second, between any two samples.
-  history(lane) {
+  // history is the lane's delivered a second, between any two samples of so many
+  // seconds: pairs of the time before now, and the rate.
+  history(lane, seconds) {
     const out = [];
     for (let i = 1; i < this.samples.length; i++) {
+      if (this.samples[i].now < this.last.now - seconds) continue;
       const a = this.samples[i - 1], b = this.samples[i];
       const n = (b.process.lanes?.[lane]?.published?.ok ?? 0) - (a.process.lanes?.[lane]?.published?.ok ?? 0);
       out.push([b.now - this.last.now, Math.max(0, n) / Math.max(0.2, b.now - a.now)]);
