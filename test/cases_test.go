@@ -290,7 +290,7 @@ func TestRedisClockJumps(t *testing.T) {
 		t.Helper()
 		sent := publish(t, w.js, "bridge.schedule", id, "Bridge-Target: nats://orders.x", "Bridge-Delay: "+delay.String(), "Bridge-Id: "+id)
 		w.table.Expect(id, sent.Add(delay))
-		w.awaitState(t, id, "pending")
+		w.awaitStored(t, id)
 	}
 	publish(t, w.js, "bridge.schedule", "never", "Bridge-Target: nats://orders.x", "Bridge-Delay: 30m", "Bridge-Id: in-half-an-hour")
 	send("over-the-jump", 3*time.Second)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"delaybridge/test/servers"
 )
@@ -46,7 +47,7 @@ func TestCrashLosesNothing(t *testing.T) {
 		m.Header.Set("Bridge-Id", "m-"+strconv.Itoa(i))
 		m.Data = []byte(strconv.Itoa(i))
 		sent[i] = time.Now()
-		if _, err := w.js.PublishMsgAsync(m); err != nil {
+		if _, err := w.js.PublishMsgAsync(m, jetstream.WithStallWait(patience)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -126,7 +127,7 @@ func TestTermLosesNothing(t *testing.T) {
 		m.Header.Set("Bridge-Target", "nats://orders.x")
 		m.Header.Set("Bridge-Delay", fmt.Sprintf("%dms", i/2))
 		m.Header.Set("Bridge-Id", fmt.Sprint("t-", i))
-		if _, err := w.js.PublishMsgAsync(m); err != nil {
+		if _, err := w.js.PublishMsgAsync(m, jetstream.WithStallWait(patience)); err != nil {
 			t.Fatal(err)
 		}
 	}

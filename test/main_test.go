@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -111,6 +112,19 @@ func (w *world) awaitState(t *testing.T, id, state string) {
 		return last.Code == 0 && decode(t, last.Stdout)["state"] == state
 	}) {
 		t.Fatalf("%s is not %s: %+v", id, state, last)
+	}
+}
+
+// awaitStored waits until the bridge has taken an id in. It may be on its way
+// already, or delivered, where the machine is slower than its delay is long.
+func (w *world) awaitStored(t *testing.T, id string) {
+	t.Helper()
+	var last Ran
+	if !servers.Eventually(func() bool {
+		last = Run(t, w.env, "", "get", id, "-o", "json")
+		return last.Code == 0 && slices.Contains([]any{"pending", "in_flight", "delivered"}, decode(t, last.Stdout)["state"])
+	}) {
+		t.Fatalf("%s is not known: %+v", id, last)
 	}
 }
 

@@ -172,7 +172,7 @@ func (k *javaKafka) end(sig syscall.Signal) {
 	_ = k.cmd.Process.Signal(sig)
 	select {
 	case <-k.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		_ = k.cmd.Process.Kill()
 		<-k.done
 	}

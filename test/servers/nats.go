@@ -43,7 +43,7 @@ func (n *NATS) Start(t testing.TB) {
 		t.Fatalf("nats-server: %v", err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(20 * time.Second) {
+	if !s.ReadyForConnections(patience) {
 		t.Fatal("nats-server was not ready in time")
 	}
 	n.Server, n.URL = s, s.ClientURL()

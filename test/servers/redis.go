@@ -137,11 +137,15 @@ func FreePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Eventually asks ok again and again, for at most 20 s, and says whether it
+// patience is the limit for what must happen. It is for failures only, and so
+// long that a machine that is busy with much else keeps it.
+const patience = time.Minute
+
+// Eventually asks ok again and again, for at most a minute, and says whether it
 // came true. It is for what another process does; what our own code does is
 // awaited by an event.
 func Eventually(ok func() bool) bool {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return true
 		}
