@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -126,16 +127,28 @@ func (r *Redis) end(sig syscall.Signal) {
 	_ = r.cmd.Wait()
 }
 
-// FreePort returns a loopback TCP port that nobody listens on just now.
+// FreePort returns a loopback TCP port that nobody listens on just now. It is
+// below those that a system hands out by itself, to outgoing connections and to
+// who asks for any: a server that is away for a moment finds it free again.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const low, high = 15_000, 32_000
+	for range 1000 {
+		port := low + rand.IntN(high-low)
+		if _, taken := ports.LoadOrStore(port, true); taken {
+			continue
+		}
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			_ = l.Close()
+			return port
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatal("no port is free")
+	return 0
 }
+
+// ports holds those that FreePort has returned in this process.
+var ports sync.Map
 
 // patience is the limit for what must happen. It is for failures only, and so
 // long that a machine that is busy with much else keeps it.
