@@ -1,6 +1,6 @@
 -- denied.lua: (it changes nothing)
 --
--- KEYS[1]  any key of the shard, which says where this runs
+-- KEYS     none, or any key of the shard, which says to a cluster where this runs
 -- ARGV     for each command: its number of words, and its words
 --
 -- Returns  the places, from 1, of the commands that the user may not run

@@ -105,7 +105,12 @@ func (q *Queue) Denied(ctx context.Context) ([]string, error) {
 				args = append(args, w)
 			}
 		}
-		places, err := script.Eval(ctx, q.client, []string{q.keys[shard].msg}, args...).Int64Slice()
+		// A key, which the user may not have, says to a cluster where this runs.
+		var keys []string
+		if _, ok := q.client.(*redis.ClusterClient); ok {
+			keys = []string{q.keys[shard].msg}
+		}
+		places, err := script.Eval(ctx, q.client, keys, args...).Int64Slice()
 		if err != nil {
 			return nil, fmt.Errorf("denied: %w", err)
 		}

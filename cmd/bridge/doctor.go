@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -189,6 +190,10 @@ func (v doctorView) print(w io.Writer, colour bool) error {
 	return err
 }
 
+// urlWithUser matches a URL within a text up to the end of its user part. A finding
+// holds what servers have said, in which an @ may mean anything else.
+var urlWithUser = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s,"]*@`)
+
 // report collects the findings of one part. It is safe for concurrent use.
 type report struct {
 	part    string
@@ -201,7 +206,11 @@ type report struct {
 
 func (r *report) add(l level, check, text, do string) {
 	clean := func(s string) string {
-		s = maskURLs(strings.Join(strings.Fields(s), " "))
+		s = urlWithUser.ReplaceAllStringFunc(strings.Join(strings.Fields(s), " "), func(u string) string {
+			scheme, rest, _ := strings.Cut(u, "://")
+			return scheme + "://" + maskUser(rest)
+		})
+		s = passwordParameter.ReplaceAllString(s, "${1}"+masked)
 		for _, secret := range r.secrets {
 			s = strings.ReplaceAll(s, secret, masked)
 		}

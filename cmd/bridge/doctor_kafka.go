@@ -40,7 +40,15 @@ func (d *kafkaDoctor) run(ctx context.Context) {
 		d.problem("settings", err.Error(), "correct the setting that it names")
 		return
 	}
-	transport := link.transport([]string{}...)
+	sources := d.sourceTopics()
+	targets := d.s.settingTargets(delaybridge.SinkKafka)
+	names := append([]string{}, sources...)
+	for _, t := range targets {
+		if !slices.Contains(names, t.Name) {
+			names = append(names, t.Name)
+		}
+	}
+	transport := link.transport(names...)
 	transport.DialTimeout = d.limit / 2
 	defer transport.CloseIdleConnections()
 	d.client = &kafka.Client{Addr: kafka.TCP(d.s.Kafka.Brokers...), Transport: transport, Timeout: d.limit}
@@ -51,14 +59,6 @@ func (d *kafkaDoctor) run(ctx context.Context) {
 	}
 	d.client.Addr = kafka.TCP(answering...)
 
-	sources := d.sourceTopics()
-	targets := d.s.settingTargets(delaybridge.SinkKafka)
-	names := slices.Clone(sources)
-	for _, t := range targets {
-		if !slices.Contains(names, t.Name) {
-			names = append(names, t.Name)
-		}
-	}
 	topics := map[string]kafka.Topic{}
 	known := false
 	d.step(ctx, func(ctx context.Context) {

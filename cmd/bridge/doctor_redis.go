@@ -105,10 +105,20 @@ func (d *redisDoctor) reach(ctx context.Context, client redis.UniversalClient) b
 		d.problem("reachable", what+" is loading its data from disk: nothing is taken in or delivered until it has", "wait; redis-cli INFO persistence says how long (loading_eta_seconds)")
 	case redis.HasErrorPrefix(err, "MASTERDOWN"):
 		d.problem("reachable", what+" is a replica whose master is down", "set BRIDGE_REDIS_URL to a master, or BRIDGE_REDIS_MODE=sentinel")
+	case isRedisReply(err):
+		// It is there; what is wrong with it is told below.
+		d.ok("reachable", "%s answers in %v", what, time.Since(began).Round(100*time.Microsecond))
+		return true
 	default:
 		d.problem("reachable", what+" does not answer: "+shortCause(err)+": nothing is taken in or delivered", "start Redis, or correct BRIDGE_REDIS_URL and BRIDGE_REDIS_MODE; redis-cli -u <url> PING tries it")
 	}
 	return false
+}
+
+// isRedisReply reports whether an error was said by Redis itself.
+func isRedisReply(err error) bool {
+	_, ok := errors.AsType[redis.Error](err)
+	return ok
 }
 
 // nodeFacts are what one server says of itself.
@@ -361,7 +371,7 @@ func (d *redisDoctor) sentinels(ctx context.Context) {
 		case err == nil:
 			answering++
 			d.ok("sentinel", "%s: %s", addr, text)
-		case redis.HasErrorPrefix(err, "ERR No such master"):
+		case strings.Contains(err.Error(), "No such master"):
 			answering++
 			d.problem("sentinel", addr+" does not know a master called "+o.MasterName, "correct master_name in BRIDGE_REDIS_URL; redis-cli -p <port> SENTINEL MASTERS lists them")
 		case redis.HasErrorPrefix(err, "NOQUORUM"), redis.HasErrorPrefix(err, "NOGOODSLAVE"):
@@ -386,7 +396,7 @@ func (d *redisDoctor) permissions(ctx context.Context, q *luascripts.Queue) {
 	switch {
 	case redis.IsPermissionError(err):
 		p := q.Permissions()
-		d.problem(check, "its user may not run scripts: "+err.Error(), "ACL SETUSER <user> "+aclRules(p.Keys, p.Channels, p.Commands))
+		d.problem(check, "its user may not run scripts, or not with the keys of the queue: "+err.Error(), "ACL SETUSER <user> "+aclRules(p.Keys, p.Channels, p.Commands))
 	case err != nil:
 		d.warning(check, "they cannot be asked for: "+shortCause(err), "compare them by hand: ACL GETUSER <user>")
 	case len(denied) == 0:
