@@ -209,7 +209,7 @@ func (a *apiServer) refuse(w http.ResponseWriter, err error) {
 // answerOf returns the status and the answer that an error of an operation is.
 func answerOf(err error) (int, errorView) {
 	if p, ok := errors.AsType[*problem](err); ok {
-		return p.status, errorView{Error: p.text, Field: p.field, State: p.state}
+		return p.status, errorView{Error: p.text, Field: p.field, ID: p.id, State: p.state}
 	}
 	fe, ok := errors.AsType[*delaybridge.FieldError](err)
 	switch {

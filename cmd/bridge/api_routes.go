@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -138,8 +137,8 @@ func answerList(ctx context.Context, _ *apiServer, o *operations, r *apiRequest)
 		return apiReply{}, err
 	}
 	sink := r.query.Get("sink")
-	if sink != "" && !slices.Contains(delaybridge.Lanes[:], sink) {
-		return apiReply{}, badParameter("sink", "takes one of "+strings.Join(delaybridge.Lanes[:], ", "))
+	if err := checkSink(sink); err != nil {
+		return apiReply{}, err
 	}
 	view, err := o.List(ctx, sink, p)
 	return apiReply{status: http.StatusOK, body: view}, err
@@ -175,8 +174,8 @@ func answerLetters(ctx context.Context, _ *apiServer, o *operations, r *apiReque
 		return apiReply{}, err
 	}
 	f := letterFilter{reason: r.query.Get("reason"), target: r.query.Get("target")}
-	if f.check() != nil {
-		return apiReply{}, badParameter("reason", fmt.Sprintf("takes one of %v", delaybridge.Reasons))
+	if err := checkReason(f.reason); err != nil {
+		return apiReply{}, err
 	}
 	view, err := o.Letters(ctx, f, p)
 	return apiReply{status: http.StatusOK, body: view}, err
@@ -230,15 +229,11 @@ func (r *apiRequest) letter() (letterView, error) {
 
 // page reads limit and after.
 func (r *apiRequest) page() (page, error) {
-	p := page{limit: 100, after: r.query.Get("after")}
-	if text := r.query.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > 1000 {
-			return p, badParameter("limit", "takes a number from 1 to 1000")
-		}
-		p.limit = n
+	p := page{limit: defaultLimit, after: r.query.Get("after")}
+	if r.query.Has("limit") {
+		p.limit, _ = strconv.Atoi(r.query.Get("limit")) // 0 is refused, too
 	}
-	return p, nil
+	return p, checkLimit(p.limit)
 }
 
 // flag reads a parameter that is true or false, false where it is not given.
@@ -255,8 +250,4 @@ func (r *apiRequest) flag(name string) (bool, error) {
 		return true, nil
 	}
 	return false, badParameter(name, "takes true or false")
-}
-
-func badParameter(name, takes string) error {
-	return &problem{status: http.StatusBadRequest, text: name + ": " + takes, field: name}
 }

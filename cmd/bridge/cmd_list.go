@@ -62,7 +62,7 @@ type page struct {
 
 func pageFlags(cmd *cobra.Command) *page {
 	p := &page{}
-	cmd.Flags().IntVar(&p.limit, "limit", 100, "at most this many, 1 to 1000")
+	cmd.Flags().IntVar(&p.limit, "limit", defaultLimit, "at most this many, 1 to 1000")
 	cmd.Flags().StringVar(&p.after, "after", "", "go on after this cursor, which the list before it printed")
 	return p
 }

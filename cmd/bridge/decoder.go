@@ -27,6 +27,10 @@ func (s *Settings) decoderConfig() (ingest.DecoderConfig, error) {
 	if c.Routes, err = ingest.ParseRoutes(string(s.Routes)); err != nil {
 		return c, fieldSetting(err)
 	}
+	// Where ingest reads them itself, they are among its sources already.
+	if setting, _ := s.readsAPISubjects(c.Routes); setting == "" {
+		c.Sources = append(c.Sources, natsAPISubjects)
+	}
 	if c.SourceTargets, err = ingest.ParseSourceTargets(string(s.SourceTargets)); err != nil {
 		return c, fieldSetting(err)
 	}

@@ -197,7 +197,7 @@ func (s *Settings) observedSources(d *ingest.Decoder) (names []string) {
 	if slices.Contains(s.Roles, roleIngest) {
 		for _, t := range d.Sources() {
 			name := t.String()
-			if s.hasBroker(t.Sink) && !slices.Contains(names, name) {
+			if s.hasBroker(t.Sink) && t != natsAPISubjects && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

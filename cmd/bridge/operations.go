@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +36,8 @@ type problem struct {
 	status int    // an HTTP status
 	text   string // for a person
 	field  string // what is wrong, as the asker knows it; empty if no field is
-	// state is what a cancel found where it came too late.
+	// id and state are what a cancel found where it came too late.
+	id    string
 	state delaybridge.State
 	err   error // what it matches, too; may be nil
 }
@@ -107,7 +109,7 @@ func (o *operations) Cancel(ctx context.Context, id string) (delaybridge.State, 
 
 func tooLate(id string, state delaybridge.State) error {
 	return &problem{
-		status: http.StatusConflict, state: state,
+		status: http.StatusConflict, id: id, state: state,
 		text: fmt.Sprintf("too late to cancel %s: it is %s", id, strings.ReplaceAll(string(state), "_", " ")),
 	}
 }
@@ -170,6 +172,34 @@ func (o *operations) Stats(ctx context.Context) (statsView, error) {
 		return statsView{}, err
 	}
 	return newStatsView(s), nil
+}
+
+// defaultLimit is how long a page is unless somebody wants it otherwise.
+const defaultLimit = 100
+
+func checkLimit(n int) error {
+	if n < 1 || n > 1000 {
+		return badParameter("limit", "takes a number from 1 to 1000")
+	}
+	return nil
+}
+
+func checkSink(sink string) error {
+	if sink != "" && !slices.Contains(delaybridge.Lanes[:], sink) {
+		return badParameter("sink", "takes one of "+strings.Join(delaybridge.Lanes[:], ", "))
+	}
+	return nil
+}
+
+func checkReason(reason string) error {
+	if (&letterFilter{reason: reason}).check() != nil {
+		return badParameter("reason", fmt.Sprintf("takes one of %v", delaybridge.Reasons))
+	}
+	return nil
+}
+
+func badParameter(name, takes string) error {
+	return &problem{status: http.StatusBadRequest, text: name + ": " + takes, field: name}
 }
 
 // The most dead letters that are looked through for one page: with a filter that

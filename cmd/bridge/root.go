@@ -35,8 +35,25 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage or a wrong setting.`,
 		newDoctor(),
 		newConfig(), newVersion(),
 	)
+	root.PersistentFlags().String(apiFlag, "", "ask the API at this URL instead of Redis; its token is taken from BRIDGE_API_TOKEN")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if apiURL(cmd) != "" && !asksAPI(cmd) {
+			return fmt.Errorf("takes no --%s", apiFlag)
+		}
+		return nil
+	}
 	markStart(root, started)
 	return root
+}
+
+// asksAPI reports whether a command can ask the API.
+func asksAPI(cmd *cobra.Command) bool {
+	switch cmd.CommandPath() {
+	case "bridge schedule", "bridge cancel", "bridge get", "bridge list", "bridge stats",
+		"bridge dead list", "bridge dead show", "bridge dead replay", "bridge dead purge":
+		return true
+	}
+	return false
 }
 
 // markStart makes every command of the tree set started before its own work.

@@ -105,6 +105,14 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, 
 		g.Go(func() error { return sched.Run(ctx) })
 	}
 
+	if s.NATS.API {
+		service, err := s.newNATSAPI(queue, onLost, mon, log)
+		if err != nil {
+			return err
+		}
+		g.Go(func() error { return service.run(ctx, time.Duration(s.ShutdownTimeout)) })
+	}
+
 	log.Info("running")
 	mon.health.enter("")
 	<-ctx.Done()

@@ -67,6 +67,9 @@ func (s *Settings) checkBrokers() *settingError {
 	if !s.hasAnyBroker() && s.API.Addr == "" {
 		return wrong("NATS_URL", s.NATS.URL, "is empty and so is BRIDGE_KAFKA_BROKERS: set one of them, as there is nothing to serve")
 	}
+	if s.NATS.API && s.NATS.URL == "" {
+		return wrong("NATS_API", s.NATS.API, "takes BRIDGE_NATS_URL")
+	}
 	routes, _ := ingest.ParseRoutes(string(s.Routes)) // they were checked
 	for _, r := range routes {
 		switch {
