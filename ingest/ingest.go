@@ -51,6 +51,8 @@ type Config struct {
 	// it came from (one of Decoder.Sources, such as "nats://later.>"). Nil:
 	// nobody is. It is called from several goroutines.
 	Observe func(source string, outcome delaybridge.Outcome)
+	// Trace follows every record. Default: none, which costs nothing.
+	Trace Tracer
 	// Log is for changes of state. Default: none.
 	Log *zap.Logger
 }
@@ -136,11 +138,16 @@ func (h *Handler) handle(ctx context.Context, source string, records []Record) [
 			requests[i] = h.cfg.Decoder.Decode(r)
 		}
 	}
+	var trace Trace
+	if h.cfg.Trace != nil {
+		trace = h.cfg.Trace.Received(records, requests)
+		defer trace.End()
+	}
 	retry := backoff{min: h.cfg.RetryMin, max: h.cfg.RetryMax}
 	for {
 		h.turn.Beat()
 		var err error
-		left, err = h.store(ctx, source, records, requests, left, stored)
+		left, err = h.store(ctx, source, records, requests, left, stored, trace)
 		if len(left) == 0 {
 			if retry.tries >= loggedTry {
 				h.cfg.Log.Info("the queue takes records again", zap.String("source", source))
@@ -164,7 +171,7 @@ const loggedTry = 2
 
 // store tries the requests in left, marks those that the queue has, and returns
 // the others with one of their errors.
-func (h *Handler) store(ctx context.Context, source string, records []Record, requests []delaybridge.Request, left []int, stored []bool) ([]int, error) {
+func (h *Handler) store(ctx context.Context, source string, records []Record, requests []delaybridge.Request, left []int, stored []bool, trace Trace) ([]int, error) {
 	batch := make([]delaybridge.Request, len(left))
 	copyOf := map[int]int{} // of a request in batch: where the copy of its dead letter is
 	for i, n := range left {
@@ -201,20 +208,24 @@ func (h *Handler) store(ctx context.Context, source string, records []Record, re
 		if batch[i].Error != "" && results[i].Outcome != delaybridge.Duplicate {
 			h.refusals.note(&records[n], &batch[i], time.Now())
 		}
-		h.observe(source, &records[n], &batch[i], results[i].Outcome)
+		outcome := results[i].Outcome
+		if batch[i].Error != "" && outcome != delaybridge.Duplicate {
+			outcome = delaybridge.Rejected // on its way to the reject target, too
+		}
+		h.observe(source, &records[n], outcome)
+		if trace != nil {
+			trace.Stored(n, outcome)
+		}
 	}
 	return failed, last
 }
 
-func (h *Handler) observe(source string, record *Record, request *delaybridge.Request, outcome delaybridge.Outcome) {
+func (h *Handler) observe(source string, record *Record, outcome delaybridge.Outcome) {
 	if h.cfg.Observe == nil {
 		return
 	}
 	if s, ok := h.cfg.Decoder.sourceOf(record.Origin); ok {
 		source = s.String() // a wildcard's subjects are without number
-	}
-	if request.Error != "" && outcome != delaybridge.Duplicate {
-		outcome = delaybridge.Rejected // on its way to the reject target, too
 	}
 	h.cfg.Observe(source, outcome)
 }
