@@ -16,8 +16,11 @@ import (
 type queueLook struct {
 	stats luascripts.Stats
 	skew  time.Duration // Redis's clock minus this host's
-	// statsErr is why stats and skew are not known, probeErr why no script runs.
-	statsErr, probeErr error
+	// full is Redis's used memory by its limit, of the fullest node; 0 without a limit.
+	full float64
+	// statsErr is why stats and skew are not known, fullErr why full is not, and
+	// probeErr why no script runs.
+	statsErr, fullErr, probeErr error
 }
 
 // Times of a look at Redis. Prometheus gives a scrape 10 s unless told otherwise,
@@ -43,7 +46,12 @@ func newQueueLook(queue *luascripts.Queue, client redis.UniversalClient) *snapsh
 			}
 			// It was read about half way through.
 			l.skew = now.Sub(began.Add(time.Since(began) / 2))
-			l.stats, l.statsErr = queue.Stats(ctx)
+			if l.stats, l.statsErr = queue.Stats(ctx); l.statsErr != nil {
+				return l
+			}
+			var p delaybridge.Pressure
+			p, l.fullErr = queue.Pressure(ctx)
+			l.full = p.MemoryRatio
 			return l
 		},
 	}
@@ -57,7 +65,7 @@ type queueMetrics struct {
 	ctx  context.Context // ends what is on its way when the program does
 	look func() *snapshot[queueLook]
 
-	up, pending, far, inflight, overdue, dead, skew *prometheus.Desc
+	up, pending, far, inflight, overdue, dead, skew, full *prometheus.Desc
 }
 
 func newQueueMetrics(ctx context.Context, look func() *snapshot[queueLook]) *queueMetrics {
@@ -73,12 +81,13 @@ func newQueueMetrics(ctx context.Context, look func() *snapshot[queueLook]) *que
 		overdue:  desc("bridge_overdue_seconds", "For how long the oldest message that is due and not claimed has been due.", "sink"),
 		dead:     desc("bridge_dead", "Dead letters kept.", "reason"),
 		skew:     desc("bridge_clock_skew_seconds", "Redis's clock minus this host's."),
+		full:     desc("bridge_redis_memory_ratio", "Redis's used memory by its maxmemory, of the fullest node; 0 where it has no limit. Above 0.9 nothing is taken in."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (q *queueMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{q.up, q.pending, q.far, q.inflight, q.overdue, q.dead, q.skew} {
+	for _, d := range []*prometheus.Desc{q.up, q.pending, q.far, q.inflight, q.overdue, q.dead, q.skew, q.full} {
 		to <- d
 	}
 }
@@ -102,6 +111,9 @@ func (q *queueMetrics) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	gauge(q.skew, l.skew.Seconds())
+	if l.fullErr == nil {
+		gauge(q.full, l.full)
+	}
 	for _, lane := range delaybridge.Lanes {
 		s := l.stats.Lanes[lane]
 		gauge(q.pending, float64(s.Pending), lane)
