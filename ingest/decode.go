@@ -44,6 +44,12 @@ type DecoderConfig struct {
 	MaxDelay time.Duration
 	// MaxPayload is the longest payload in bytes. Default: 1 MiB.
 	MaxPayload int
+	// MaxHeaders is how many headers a message may have, those that steer the
+	// bridge or are given in an envelope or as raw headers included. Default: 256.
+	MaxHeaders int
+	// MaxHeaderBytes is how long the names and values of all of these may be
+	// together. Default: 64 KiB.
+	MaxHeaderBytes int
 	// ExpiresAfter is the default of Bridge-Expires-After; 0 means never.
 	// Default: 0.
 	ExpiresAfter time.Duration
@@ -65,6 +71,8 @@ func DefaultDecoderConfig() DecoderConfig {
 	return DecoderConfig{
 		MaxDelay:       168 * time.Hour,
 		MaxPayload:     1 << 20,
+		MaxHeaders:     256,
+		MaxHeaderBytes: 64 << 10,
 		ClockTolerance: 5 * time.Second,
 		Now:            time.Now,
 	}
@@ -98,6 +106,12 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 	}
 	if cfg.MaxPayload <= 0 {
 		return nil, &delaybridge.FieldError{Code: "invalid_setting", Field: "BRIDGE_MAX_PAYLOAD", Value: fmt.Sprint(cfg.MaxPayload), Reason: "must be above 0"}
+	}
+	if cfg.MaxHeaders <= 0 {
+		return nil, &delaybridge.FieldError{Code: "invalid_setting", Field: "BRIDGE_MAX_HEADERS", Value: fmt.Sprint(cfg.MaxHeaders), Reason: "must be above 0"}
+	}
+	if cfg.MaxHeaderBytes <= 0 {
+		return nil, &delaybridge.FieldError{Code: "invalid_setting", Field: "BRIDGE_MAX_HEADER_BYTES", Value: fmt.Sprint(cfg.MaxHeaderBytes), Reason: "must be above 0"}
 	}
 	if cfg.ExpiresAfter < 0 {
 		return nil, &delaybridge.FieldError{Code: "invalid_setting", Field: "BRIDGE_EXPIRES_AFTER", Value: cfg.ExpiresAfter.String(), Reason: "cannot be negative"}
@@ -198,6 +212,9 @@ func (d *Decoder) Decode(rec Record) delaybridge.Request {
 // Parse turns a record into a request, or says with a *FieldError why it is
 // refused. The request shares the record's bytes.
 func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
+	if err := d.checkHeaders(rec.Headers); err != nil {
+		return delaybridge.Request{}, err
+	}
 	steer, headers := splitHeaders(rec.Headers)
 	if steer.unknown != "" {
 		// Passed over, a misspelt Bridge-Delay would let a route's delay hold.
@@ -258,6 +275,10 @@ func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
 		}
 		headers = append(headers, raw...)
 	}
+	// Once more with those of the envelope and of Bridge-Raw-Headers.
+	if err := d.checkHeaders(headers); err != nil {
+		return delaybridge.Request{}, err
+	}
 	if hops > 0 {
 		headers = append(headers, delaybridge.Header{Name: headerHops, Value: strconv.AppendInt(nil, int64(hops), 10)})
 	}
@@ -266,6 +287,21 @@ func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
 		return delaybridge.Request{}, err
 	}
 	return req, nil
+}
+
+// checkHeaders refuses too many headers, or too long ones.
+func (d *Decoder) checkHeaders(headers []delaybridge.Header) error {
+	if len(headers) > d.cfg.MaxHeaders {
+		return &delaybridge.FieldError{Code: "too_many_headers", Field: "headers", Value: fmt.Sprint(len(headers)), Reason: fmt.Sprintf("at most %d are allowed (BRIDGE_MAX_HEADERS)", d.cfg.MaxHeaders)}
+	}
+	bytes := 0
+	for i := range headers {
+		bytes += len(headers[i].Name) + len(headers[i].Value)
+	}
+	if bytes > d.cfg.MaxHeaderBytes {
+		return &delaybridge.FieldError{Code: "headers_too_large", Field: "headers", Value: fmt.Sprintf("%d bytes", bytes), Reason: fmt.Sprintf("at most %d bytes of names and values are allowed (BRIDGE_MAX_HEADER_BYTES)", d.cfg.MaxHeaderBytes)}
+	}
+	return nil
 }
 
 // parseHops returns how many bridges the record has passed, and refuses one that

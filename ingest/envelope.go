@@ -55,6 +55,9 @@ func parseEnvelope(body []byte, s *steering) (envelope, error) {
 	if !utf8.Valid(body) {
 		return e, notJSON("is not valid UTF-8")
 	}
+	if deeper(body, maxDepth) {
+		return e, notJSON(fmt.Sprintf("is nested deeper than %d times", maxDepth))
+	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return e, notJSON("is no JSON object")
@@ -119,6 +122,32 @@ func parseEnvelope(body []byte, s *steering) (envelope, error) {
 	var err error
 	e.payload, err = envelopePayload(payload, payloadBase64)
 	return e, err
+}
+
+// maxDepth is how often the objects and arrays of an envelope may be nested, its
+// payload included: what reads it later may be of a language that fails on more.
+const maxDepth = 512
+
+// deeper reports whether JSON is nested more than so many times. What is no JSON
+// is left to be found by others.
+func deeper(body []byte, most int) bool {
+	depth, inString := 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > most {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
 }
 
 // nextMember reads a member's name and its value as it was written.

@@ -120,6 +120,10 @@ func configure(t *testing.T, cfg *ingest.DecoderConfig, setting string) {
 		cfg.MaxDelay, err = delaybridge.ParseDuration(value)
 	case "max_payload":
 		cfg.MaxPayload, err = strconv.Atoi(value)
+	case "max_headers":
+		cfg.MaxHeaders, err = strconv.Atoi(value)
+	case "max_header_bytes":
+		cfg.MaxHeaderBytes, err = strconv.Atoi(value)
 	default:
 		t.Fatalf("no such setting: %s", setting)
 	}

@@ -36,6 +36,10 @@ type Config struct {
 	// MaxPending is the number of pending messages above which nothing more is
 	// pulled. 0 means no limit. Default: 0.
 	MaxPending int64
+	// Rate is how many messages a second are taken in of each source (a stream of
+	// NATS, a topic of Kafka) by this process; the source keeps the others. 0 means
+	// no limit. Default: 0.
+	Rate int
 	// MaxMemoryRatio is the share of Redis's maxmemory above which nothing more
 	// is pulled. Default: 0.9.
 	MaxMemoryRatio float64
@@ -77,6 +81,8 @@ func (c *Config) Validate() error {
 		return errors.New("ingest: no decoder")
 	case c.MaxPending < 0:
 		return fmt.Errorf("ingest: MaxPending is %d, it cannot be negative", c.MaxPending)
+	case c.Rate < 0:
+		return fmt.Errorf("ingest: Rate is %d, it cannot be negative", c.Rate)
 	case !(c.MaxMemoryRatio > 0 && c.MaxMemoryRatio <= 1):
 		return fmt.Errorf("ingest: MaxMemoryRatio is %v, want above 0 and at most 1", c.MaxMemoryRatio)
 	case c.RetryMin <= 0 || c.RetryMax < c.RetryMin:
@@ -91,6 +97,7 @@ func (c *Config) Validate() error {
 type Handler struct {
 	cfg      Config
 	gate     *gate
+	rates    *rates
 	refusals *refusals
 	// turn beats with each try, which may be many: a queue that is away is no
 	// loop that hangs. It may be nil.
@@ -105,12 +112,18 @@ func NewHandler(cfg Config) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Handler{cfg: cfg, gate: &gate{cfg: cfg}, refusals: &refusals{log: cfg.Log}}, nil
+	return &Handler{cfg: cfg, gate: &gate{cfg: cfg}, rates: &rates{perSecond: cfg.Rate}, refusals: &refusals{log: cfg.Log}}, nil
 }
 
 // withPulse returns the handler for a loop with that pulse.
 func (h *Handler) withPulse(turn *delaybridge.Pulse) *Handler {
-	return &Handler{cfg: h.cfg, gate: h.gate, refusals: h.refusals, turn: turn}
+	return &Handler{cfg: h.cfg, gate: h.gate, rates: h.rates, refusals: h.refusals, turn: turn}
+}
+
+// maxRecord is the largest record that a source has to read as a whole: one with
+// a payload that is too large is refused with it, up to some length.
+func (h *Handler) maxRecord() int64 {
+	return max(maxInflatedRecord, int64(h.cfg.Decoder.cfg.MaxPayload)+1<<20)
 }
 
 // Handle decodes the records of source, a name for the log, and stores them, in

@@ -1,13 +1,11 @@
 package ingest
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"slices"
 	"time"
 
@@ -57,6 +55,11 @@ type batchReader struct {
 	// floor leaves out batches of this leader epoch and of those before; -1
 	// leaves out none.
 	floor int32
+	// room is how much may still be made of compressed batches, shared by the
+	// partitions of one fetch; nil is maxInflated.
+	room *int
+	// maxRecord is the largest record of a compressed batch; 0 is maxInflatedRecord.
+	maxRecord int64
 
 	// next is the offset to go on from, epoch the leader epoch of the last batch
 	// before it, -1 if there was none.
@@ -69,6 +72,10 @@ type batchReader struct {
 // left for the next fetch. On error it returns what was before the broken batch.
 func (r *batchReader) read(batches []byte) (records []Record, err error) {
 	r.next, r.epoch = r.from, -1
+	if r.room == nil {
+		room := maxInflated
+		r.room = &room
+	}
 	aborting := abortFilter{waiting: slices.SortedFunc(slices.Values(r.aborted), func(a, b abortedTransaction) int {
 		return cmp.Compare(a.firstOffset, b.firstOffset)
 	})}
@@ -79,7 +86,10 @@ func (r *batchReader) read(batches []byte) (records []Record, err error) {
 		}
 		b := batches[:size:size]
 		batches = batches[size:]
-		got, last, err := readBatch(b, r.from, &aborting)
+		if compressed := b[min(batchAttributes+1, len(b)-1)]&attrCompression != 0; compressed && *r.room <= 0 {
+			break // the next fetch brings it
+		}
+		got, last, err := r.readBatch(b, &aborting)
 		if err != nil {
 			return records, err
 		}
@@ -90,6 +100,9 @@ func (r *batchReader) read(batches []byte) (records []Record, err error) {
 		// The compactor may have taken the last records of a batch: its header
 		// alone says where the next one begins.
 		r.next = max(r.next, last+1)
+		if last < lastOffset(b) {
+			break // and the rest of this one
+		}
 	}
 	return records, nil
 }
@@ -119,9 +132,15 @@ func (f *abortFilter) aborted(producer, last int64, attributes int16, control in
 	return attributes&attrTransactional != 0 && f.inside[producer]
 }
 
-// readBatch reads one batch of the current format. last is the offset that ends it.
-func readBatch(b []byte, from int64, aborting *abortFilter) (records []Record, last int64, err error) {
-	base := int64(binary.BigEndian.Uint64(b[batchBaseOffset:]))
+// lastOffset returns the offset that ends a batch.
+func lastOffset(b []byte) int64 {
+	return int64(binary.BigEndian.Uint64(b[batchBaseOffset:])) + int64(int32(binary.BigEndian.Uint32(b[batchLastDelta:])))
+}
+
+// readBatch reads one batch of the current format. last is the offset that ends
+// it, or up to which a compressed one was read that is too large to be read at once.
+func (r *batchReader) readBatch(b []byte, aborting *abortFilter) (records []Record, last int64, err error) {
+	base, from := int64(binary.BigEndian.Uint64(b[batchBaseOffset:])), r.from
 	corrupt := func(why string) ([]Record, int64, error) {
 		return nil, 0, fmt.Errorf("%w at offset %d: %s", errCorruptBatch, base, why)
 	}
@@ -131,7 +150,7 @@ func readBatch(b []byte, from int64, aborting *abortFilter) (records []Record, l
 	case len(b) < batchHeaderSize:
 		return corrupt(fmt.Sprintf("it has %d bytes", len(b)))
 	}
-	last = base + int64(int32(binary.BigEndian.Uint32(b[batchLastDelta:])))
+	last = lastOffset(b)
 	attributes := int16(binary.BigEndian.Uint16(b[batchAttributes:]))
 	producer := int64(binary.BigEndian.Uint64(b[batchProducer:]))
 	count := int(int32(binary.BigEndian.Uint32(b[batchRecordCount:])))
@@ -152,22 +171,12 @@ func readBatch(b []byte, from int64, aborting *abortFilter) (records []Record, l
 		return nil, last, nil
 	}
 
-	if codec := attributes & attrCompression; codec != 0 {
-		if body, err = decompress(body, compress.Compression(codec)); err != nil {
-			return corrupt(err.Error())
-		}
-	}
 	baseTime := int64(binary.BigEndian.Uint64(b[batchBaseTimestamp:]))
 	maxTime := int64(binary.BigEndian.Uint64(b[batchMaxTimestamp:]))
-	r := &wireReader{b: body}
-	for range count {
-		rec, delta, timeDelta := readRecord(r)
-		if r.err != nil {
-			return corrupt(r.err.Error())
-		}
+	take := func(rec Record, delta, timeDelta int64) {
 		offset := base + delta
 		if offset < from {
-			continue
+			return
 		}
 		rec.Position.Offset = uint64(offset)
 		if attributes&attrLogAppendTime != 0 {
@@ -177,6 +186,25 @@ func readBatch(b []byte, from int64, aborting *abortFilter) (records []Record, l
 		}
 		records = append(records, rec)
 	}
+	if codec := attributes & attrCompression; codec != 0 {
+		in := inflation{compression: compress.Compression(codec), count: count, from: from - base, room: r.room, maxRecord: cmp.Or(r.maxRecord, maxInflatedRecord)}
+		upTo, err := in.read(body, take)
+		if err != nil {
+			return corrupt(err.Error())
+		}
+		if upTo >= 0 {
+			return records, base + upTo, nil
+		}
+		return records, last, nil
+	}
+	wire := &wireReader{b: body}
+	for range count {
+		rec, delta, timeDelta := readRecord(wire)
+		if wire.err != nil {
+			return corrupt(wire.err.Error())
+		}
+		take(rec, delta, timeDelta)
+	}
 	return records, last, nil
 }
 
@@ -185,6 +213,21 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // readRecord reads one record of a batch, and what its offset and timestamp add
 // to the batch's. Its slices alias the batch.
 func readRecord(r *wireReader) (rec Record, offset, timestamp int64) {
+	body := r.take(int(min(r.varint(), kafkaMaxResponse)))
+	if r.err != nil {
+		return rec, 0, 0
+	}
+	head := &wireReader{b: body}
+	head.int8() // attributes, none of which is used
+	timestamp, offset = head.varint(), head.varint()
+	whole := &wireReader{b: body}
+	rec = readRecordBody(whole)
+	r.err = whole.err
+	return rec, offset, timestamp
+}
+
+// readRecordBody reads key, value and headers of a record behind its length.
+func readRecordBody(r *wireReader) (rec Record) {
 	nullable := func() []byte {
 		n := r.varint()
 		if n < 0 {
@@ -192,15 +235,9 @@ func readRecord(r *wireReader) (rec Record, offset, timestamp int64) {
 		}
 		return r.take(int(min(n, kafkaMaxResponse)))
 	}
-	body := r.take(int(min(r.varint(), kafkaMaxResponse)))
-	if r.err != nil {
-		return rec, 0, 0
-	}
-	outer := r
-	r = &wireReader{b: body}
-	r.int8() // attributes, none of which is used
-	timestamp = r.varint()
-	offset = r.varint()
+	r.int8()
+	r.varint() // the time
+	r.varint() // the offset
 	rec.Key = nullable()
 	rec.Payload = nullable()
 	n := r.varint()
@@ -211,10 +248,7 @@ func readRecord(r *wireReader) (rec Record, offset, timestamp int64) {
 		name := nullable()
 		rec.Headers = append(rec.Headers, delaybridge.Header{Name: string(name), Value: nullable()})
 	}
-	if r.err != nil {
-		outer.err = r.err
-	}
-	return rec, offset, timestamp
+	return rec
 }
 
 // controlType reads the type out of a control batch's record.
@@ -236,20 +270,4 @@ func kafkaTime(ms int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms)
-}
-
-func decompress(b []byte, c compress.Compression) ([]byte, error) {
-	codec := c.Codec()
-	if codec == nil {
-		return nil, fmt.Errorf("compression %d is not known", c)
-	}
-	r := codec.NewReader(bytes.NewReader(b))
-	out, err := io.ReadAll(r)
-	if cerr := r.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%v: %w", c, err)
-	}
-	return out, nil
 }

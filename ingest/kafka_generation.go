@@ -348,12 +348,13 @@ func (g *generation) fetch(leader int32, parts []*partition) func(context.Contex
 			return
 		}
 		a.err, a.highest = res.err, res.highest
+		room := maxInflated
 		for i := range res.parts {
 			part := &res.parts[i]
 			tp := topicPartition{part.topic, part.partition}
 			f := fetched{p: byName[tp], err: part.err, high: part.highWatermark, epoch: -1}
 			if f.err == nil {
-				r := batchReader{from: part.offset, aborted: part.aborted, floor: floors[tp]}
+				r := batchReader{from: part.offset, aborted: part.aborted, floor: floors[tp], room: &room, maxRecord: g.k.handler.maxRecord()}
 				f.records, f.err = r.read(part.batches)
 				f.next, f.epoch = r.next, r.epoch
 			}
@@ -399,6 +400,7 @@ func (g *generation) take(ctx context.Context, a answer) bool {
 			g.fail(f.p, f.err)
 		default:
 			g.succeed(f.p)
+			g.pace(f)
 		}
 		f.p.next = max(f.p.next, f.next)
 		if f.epoch >= 0 {
@@ -420,6 +422,18 @@ func (g *generation) take(ctx context.Context, a answer) bool {
 	g.rotate(a.fetched)
 	g.plan(ctx) // the next fetch runs while we store
 	return g.store(ctx, a.fetched)
+}
+
+// pace keeps of a fetch what the topic's rate lets in now. The rest is fetched
+// again a while later: waiting for it here would hold up other topics, too.
+func (g *generation) pace(f *fetched) {
+	allowed, wait := g.k.handler.rates.take(f.p.topic, len(f.records))
+	if allowed == len(f.records) {
+		return
+	}
+	f.next, f.epoch = int64(f.records[allowed].Position.Offset), f.p.epoch
+	f.records = f.records[:allowed]
+	f.p.retryAt = time.Now().Add(wait)
 }
 
 // rotate puts the partitions that brought something behind those that brought

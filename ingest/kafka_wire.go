@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -218,11 +219,13 @@ func exchange(rw io.ReadWriter, key protocol.ApiKey, version int16, flexible boo
 	if n < 4 || n > kafkaMaxResponse {
 		return nil, fmt.Errorf("kafka: response of %d bytes", n)
 	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(rw, b); err != nil {
-		return nil, err
+	// As it comes: what a length says is not believed.
+	var b bytes.Buffer
+	b.Grow(int(min(n, 16<<20)))
+	if _, err := io.CopyN(&b, rw, int64(n)); err != nil {
+		return nil, errShort(err)
 	}
-	r := &wireReader{b: b, flexible: flexible}
+	r := &wireReader{b: b.Bytes(), flexible: flexible}
 	if got := r.int32(); got != correlation {
 		return nil, fmt.Errorf("kafka: response to request %d, expected to %d", got, correlation)
 	}

@@ -36,7 +36,7 @@ type NATSConfig struct {
 	// that are pulled ahead. Default: 256.
 	Batch int
 	// BatchBytes bounds what one pull brings; a larger message is brought all
-	// the same. Default: 16 MiB.
+	// the same. Default: 8 MiB.
 	BatchBytes int
 	// Linger is how long a batch waits to be filled. Default: 1ms.
 	Linger time.Duration
@@ -71,7 +71,7 @@ func DefaultNATSConfig() NATSConfig {
 		Durable:       "bridge",
 		Create:        true,
 		Batch:         256,
-		BatchBytes:    16 << 20,
+		BatchBytes:    8 << 20,
 		Linger:        time.Millisecond,
 		AckWait:       30 * time.Second,
 		MaxAckPending: 10_000,
@@ -144,6 +144,10 @@ func NewNATS(cfg NATSConfig, conn *nats.Conn, handler *Handler) (*NATS, error) {
 	js, err := jetstream.New(conn)
 	if err != nil {
 		return nil, fmt.Errorf("nats: %w", err)
+	}
+	if r := handler.cfg.Rate; r > 0 {
+		// What waits for its turn here must be acknowledged within AckWait.
+		cfg.Batch = min(cfg.Batch, r)
 	}
 	return &NATS{
 		cfg: cfg, conn: conn, js: js, handler: handler, log: cfg.Log,

@@ -357,6 +357,8 @@ func (s *pullSession) store(ctx context.Context, batch []*nats.Msg) error {
 		s.lastDelivery = last
 	}
 	s.lag.Store(int64(pending) + int64(len(records)))
+	// What is in hand when the stop comes is stored all the same.
+	_ = s.handler.rates.await(ctx, "nats:"+s.stream, len(records))
 	stored := s.handler.handle(s.graceful, "nats:"+s.stream, records)
 	delaybridge.Failpoint("acking")
 	for i, ok := range stored {

@@ -76,6 +76,8 @@ type Settings struct {
 	SourceTargets  text     `split_words:"true" desc:"targets that the messages of a source may name: nats://bridge.schedule -> nats://orders.>, kafka://orders.*; several with ; between; sources also api, cli, * (all others); empty: no such limit"`
 	MaxDelay       duration `split_words:"true" desc:"longest way ahead that a message may be due; more is rejected"`
 	MaxPayload     size     `split_words:"true" desc:"largest payload; more is rejected"`
+	MaxHeaders     count    `split_words:"true" desc:"most headers of a message, those that steer included; more is rejected"`
+	MaxHeaderBytes size     `split_words:"true" desc:"most bytes of all names and values of a message's headers; more is rejected"`
 	DedupWindow    duration `split_words:"true" desc:"how long at least a delivered or cancelled id is remembered, counted from its last redelivery"`
 	ExpiresAfter   duration `split_words:"true" desc:"default of Bridge-Expires-After; 0: never"`
 	RejectTarget   text     `split_words:"true" desc:"where refused messages go, such as nats://bridge.rejected; empty: they become dead letters"`
@@ -91,6 +93,7 @@ type Settings struct {
 	MaxAttempts    count    `split_words:"true" desc:"failed attempts after which a message is a dead letter"`
 	MaxLostLeases  count    `split_words:"true" desc:"lost leases (crashes) after which a message is a dead letter"`
 	MaxPending     count    `split_words:"true" desc:"pending messages above which ingest stops taking in; 0: no limit"`
+	IngestRate     count    `split_words:"true" desc:"messages a second that a process takes in of each stream and topic; the others stay there; 0: no limit"`
 	PollMax        duration `split_words:"true" desc:"longest sleep of the scheduler between two looks at the queue"`
 	ClockTolerance duration `split_words:"true" desc:"how far the clocks of hosts, brokers and Redis may be apart"`
 
@@ -113,7 +116,7 @@ func defaultSettings() *Settings {
 	s := &Settings{
 		Roles: list{roleIngest, roleScheduler}, Namespace: "bridge", Shards: 8,
 
-		MaxDelay: days(7), MaxPayload: 1 << 20, DedupWindow: duration(10 * time.Minute), DeadRetention: days(30),
+		MaxDelay: days(7), MaxPayload: 1 << 20, MaxHeaders: 256, MaxHeaderBytes: 64 << 10, DedupWindow: duration(10 * time.Minute), DeadRetention: days(30),
 
 		Lease: duration(time.Minute), Batch: 200, MaxInflight: 2000, PublishTimeout: duration(10 * time.Second),
 		RetryBase: duration(time.Second), RetryMax: duration(5 * time.Minute), MaxAttempts: 12, MaxLostLeases: 20,

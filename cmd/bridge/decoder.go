@@ -15,6 +15,7 @@ func (s *Settings) decoderConfig() (ingest.DecoderConfig, error) {
 	c.AllowedTargets = s.AllowedTargets
 	c.MaxDelay = time.Duration(s.MaxDelay)
 	c.MaxPayload = int(s.MaxPayload)
+	c.MaxHeaders, c.MaxHeaderBytes = int(s.MaxHeaders), int(s.MaxHeaderBytes)
 	c.ExpiresAfter = time.Duration(s.ExpiresAfter)
 	c.ClockTolerance = time.Duration(s.ClockTolerance)
 	for _, subject := range s.NATS.Ingest.Subjects {

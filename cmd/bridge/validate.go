@@ -128,6 +128,8 @@ func (s *Settings) checkMessages() *settingError {
 	return first(
 		atLeast("MAX_DELAY", s.MaxDelay, time.Second),
 		sizeBetween("MAX_PAYLOAD", s.MaxPayload, 1, maxPayloadSetting),
+		between("MAX_HEADERS", s.MaxHeaders, 1, 100_000),
+		sizeBetween("MAX_HEADER_BYTES", s.MaxHeaderBytes, 1<<10, 16<<20),
 		atLeast("DEDUP_WINDOW", s.DedupWindow, time.Second),
 	)
 }
@@ -141,6 +143,7 @@ func (s *Settings) checkDelivery() *settingError {
 		between("MAX_ATTEMPTS", s.MaxAttempts, 1, 1_000_000),
 		between("MAX_LOST_LEASES", s.MaxLostLeases, 1, 1_000_000),
 		between("MAX_PENDING", s.MaxPending, 0, 1<<40),
+		between("INGEST_RATE", s.IngestRate, 0, 10_000_000),
 		atLeast("POLL_MAX", s.PollMax, 10*time.Millisecond),
 		atLeast("CLOCK_TOLERANCE", s.ClockTolerance, 0),
 	); e != nil {
