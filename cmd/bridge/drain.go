@@ -174,7 +174,7 @@ func (d *drainer) run(asked context.Context) (end drainEnd, err error) {
 	defer closeSinks()
 	c := d.s.schedulerConfig(mux, d.log)
 	c.Observe, c.Settled = d.mon.metrics, d.settledWere
-	if d.scheduler, err = scheduler.New(c, d.queue, mux); err != nil {
+	if d.scheduler, err = scheduler.New(c, d.mon.tracing.queue(d.queue), d.mon.tracing.sink(mux)); err != nil {
 		return drainFailed, err
 	}
 	if d.o.ingest {

@@ -14,11 +14,12 @@ import (
 	"go.uber.org/zap"
 )
 
-// monitor serves metrics and probes from before the rest begins until after it
-// has ended.
+// monitor serves metrics and probes, and traces, from before the rest begins until
+// after it has ended.
 type monitor struct {
 	metrics *metrics
 	health  *health
+	tracing *tracing // nil: off
 
 	ctx    context.Context // ends what probes and scrapes have on its way
 	cancel context.CancelFunc
@@ -46,6 +47,10 @@ func startMonitor(s *Settings, l net.Listener, log *zap.Logger) (*monitor, error
 	m.health = &health{metrics: m.metrics, maxOverdue: time.Duration(s.ReadyMaxOverdue), phase: phaseRedis}
 	m.metrics.registry.MustRegister(newQueueMetrics(m.ctx, m.health.queueLook), newSourceMetrics(m.health.allSources))
 	m.ready.log = log
+	if m.tracing, err = startTracing(log); err != nil {
+		m.cancel()
+		return nil, err
+	}
 	if l == nil {
 		close(m.served)
 		return m, nil
@@ -77,6 +82,7 @@ func (m *monitor) close() {
 	<-m.served
 	m.cancel()
 	m.health.settle()
+	m.tracing.close()
 }
 
 func (m *monitor) handler() http.Handler {

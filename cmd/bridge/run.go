@@ -97,7 +97,7 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, 
 		defer close()
 		c := s.schedulerConfig(mux, log)
 		c.Observe = mon.metrics
-		sched, err := scheduler.New(c, queue, mux)
+		sched, err := scheduler.New(c, mon.tracing.queue(queue), mon.tracing.sink(mux))
 		if err != nil {
 			return err
 		}
