@@ -120,7 +120,7 @@ func TestSourceMayForget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	source, err := w.js.CreateStream(context.Background(), jetstream.StreamConfig{
-		Name: "BRIDGE_SCHEDULE", Subjects: []string{"bridge.schedule"}, MaxAge: 500 * time.Millisecond,
+		Name: "BRIDGE_SCHEDULE", Subjects: []string{"bridge.schedule"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,6 +129,12 @@ func TestSourceMayForget(t *testing.T) {
 	w.serve(t, nil)
 	sent := publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.x", "Bridge-Delay: "+delay.String(), "Bridge-Id: x")
 	w.table.Expect("x", sent.Add(delay))
+	w.awaitStored(t, "x") // what a stream drops before anyone reads it is lost
+	config := source.CachedInfo().Config
+	config.MaxAge, config.Duplicates = 100*time.Millisecond, 100*time.Millisecond
+	if source, err = w.js.UpdateStream(context.Background(), config); err != nil {
+		t.Fatal(err)
+	}
 	if !servers.Eventually(func() bool {
 		info, err := source.Info(context.Background())
 		return err == nil && info.State.Msgs == 0
@@ -285,6 +291,7 @@ func TestRedisClockJumps(t *testing.T) {
 	w := newWorld(t)
 	r, jump := newClockRedis(t)
 	w.env["REDIS_URL"] = r
+	w.table.MayRepeat()
 	w.serve(t, Env{"CLOCK_TOLERANCE": "0s", "LEASE": "2s", "PUBLISH_TIMEOUT": "1s"})
 	send := func(id string, delay time.Duration) {
 		t.Helper()

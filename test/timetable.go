@@ -37,6 +37,8 @@ type Timetable struct {
 	arrivals []Arrival
 	more     chan struct{}
 	expected map[string]interval
+	// mayRepeat allows copies that say that they are no first attempt.
+	mayRepeat bool
 }
 
 type interval struct{ from, to time.Time }
@@ -86,6 +88,14 @@ func (tt *Timetable) Expect(id string, from time.Time) {
 	tt.expected[id] = interval{from, from.Add(patience)}
 }
 
+// MayRepeat allows copies that say that they are no first attempt: with a lease of
+// seconds a slow machine loses it.
+func (tt *Timetable) MayRepeat() {
+	tt.mu.Lock()
+	defer tt.mu.Unlock()
+	tt.mayRepeat = true
+}
+
 // Await waits until an id has arrived and returns its arrival.
 func (tt *Timetable) Await(t testing.TB, id string) Arrival {
 	t.Helper()
@@ -133,7 +143,7 @@ func (tt *Timetable) Check(t testing.TB) {
 			t.Errorf("%s arrived %v early", a.ID, want.from.Sub(a.At))
 		case a.At.After(want.to):
 			t.Errorf("%s arrived %v late", a.ID, a.At.Sub(want.from))
-		case times[a.ID] > 1:
+		case times[a.ID] > 1 && (!tt.mayRepeat || a.Header.Get("Bridge-Attempt") == "1"):
 			t.Errorf("%s arrived %d times", a.ID, times[a.ID])
 		}
 	}

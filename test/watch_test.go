@@ -113,7 +113,7 @@ func TestCountersAddUp(t *testing.T) {
 		t.Errorf("Redis and the bridge have one clock, and the skew is %v s", skew)
 	}
 	// Of seven deliveries none may have been early, and none was due for minutes.
-	if sum := s.Sum("bridge_lateness_seconds_sum"); sum <= 0 || sum > 60 {
+	if sum := s.Sum("bridge_lateness_seconds_sum"); sum <= 0 || sum > 600 {
 		t.Errorf("they were late by %v s together", sum)
 	}
 	if s.Ours() != before.Ours() {
@@ -174,17 +174,21 @@ func lags(s Series) (names []string) {
 func TestLatenessMetricOfAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	p := w.serve(t, Env{"PUBLISH_TIMEOUT": "1s", "LEASE": "2s"})
-	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats-core://orders.a", "Bridge-Delay: 4s", "Bridge-Id: one")
+	p := w.serve(t, nil)
+	const delay = 10 * time.Second // in which to stop the broker
+	due := publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats-core://orders.a", "Bridge-Delay: "+delay.String(), "Bridge-Id: one").Add(delay)
 	w.awaitState(t, "one", "pending")
 	w.nats.Stop()
-	const away = 6 * time.Second
-	time.Sleep(away) // how long the broker is away is what this is about
-	s := p.Scrape(t)
-	if s.Sum("bridge_circuit_open", `sink="nats-core"`) != 1 || s.Sum("bridge_published_total", `result="unavailable"`) == 0 {
+	time.Sleep(time.Until(due) + 2*time.Second) // how long the broker is away is what this is about
+	var s Series
+	if !servers.Eventually(func() bool {
+		s = p.Scrape(t)
+		return s.Sum("bridge_circuit_open", `sink="nats-core"`) == 1 && s.Sum("bridge_published_total", `result="unavailable"`) > 0
+	}) {
 		t.Errorf("the circuit is %v, unavailable %v", s.Sum("bridge_circuit_open"), s.Sum("bridge_published_total", `result="unavailable"`))
 	}
 	p.AwaitReady(t, "brokers: none is connected: nats (")
+	away := time.Since(due)
 	w.nats.Start(t)
 	if !servers.Eventually(func() bool {
 		s = p.Scrape(t)
@@ -192,8 +196,8 @@ func TestLatenessMetricOfAnOutage(t *testing.T) {
 	}) {
 		t.Fatal("it was not delivered")
 	}
-	if late := s.Sum("bridge_lateness_seconds_sum"); late < (away-4*time.Second).Seconds()-0.1 {
-		t.Errorf("it was late by %v s, and its broker away for %v", late, away)
+	if late := s.Sum("bridge_lateness_seconds_sum"); late < away.Seconds()-1 { // it was stored a little after it was sent
+		t.Errorf("it was late by %v s, and its broker away for %v of that", late, away)
 	}
 	if s.Sum("bridge_circuit_open") != 0 || s.Sum("bridge_retries_total") != 0 {
 		t.Errorf("circuits %v, retries %v", s.Sum("bridge_circuit_open"), s.Sum("bridge_retries_total"))
@@ -266,7 +270,7 @@ func TestProbesTellWhatIsWrong(t *testing.T) {
 	}
 
 	// A shard that cannot be claimed from: what is due stays, though its broker is there.
-	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: 5s", "Bridge-Id: stuck")
+	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: 10s", "Bridge-Id: stuck")
 	w.env = w.env.With(Env{"SHARDS": "60"})
 	w.awaitState(t, "stuck", "pending")
 	var key string
@@ -321,7 +325,7 @@ func TestProbesTellWhatIsWrong(t *testing.T) {
 	w.table.Expect("new", sent.Add(100*time.Millisecond))
 	w.table.Await(t, "new")
 	p.AwaitReady(t, "")
-	if n := strings.Count(p.Output(), `"msg":"not ready"`); n < 4 || n > 20 {
+	if n := strings.Count(p.Output(), `"msg":"not ready"`); n < 4 || n > 40 {
 		t.Errorf("it said %d times that it is not ready", n)
 	}
 }
