@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the settings table of the README anew")
+var update = flag.Bool("update", false, "write the table of docs/settings.md anew")
 
-// TestReadmeListsTheSettings holds the README's table to the settings:
+// TestReadmeListsTheSettings holds the table of docs/settings.md to the settings:
 //
 //	go test ./cmd/bridge -run Readme -update
 func TestReadmeListsTheSettings(t *testing.T) {
 	clearSettings(t)
-	const path, begin, end = "../../README.md", "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
+	const path, begin, end = "../../docs/settings.md", "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 	readme, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
