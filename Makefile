@@ -32,7 +32,7 @@ dev: ## run everything in one process, with nothing installed
 	$(GO) run ./cmd/bridge dev
 
 .PHONY: test
-test: redis ## run every test; the last line counts what passed, failed and was skipped
+test: redis chromium ## run every test; the last line counts what passed, failed and was skipped
 	@$(call run_tests,-timeout 10m,$(MODULES)) | $(GO) run ./test/count
 
 .PHONY: race
@@ -73,6 +73,18 @@ redis: ## install redis-server, which the tests need, where it is missing
 	else echo "The tests need redis-server 7 or later: sudo apt-get install redis-server, then run this again."; exit 1; fi; \
 	echo "Installing redis-server from the distribution's packages."; \
 	$$as_root apt-get update -q >/dev/null && $$as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -yq --no-install-recommends redis-server >/dev/null
+
+.PHONY: chromium
+chromium: ## install Chromium, which the tests of the console need, where it is missing
+	@if [ -n "$${BRIDGE_TEST_CHROMIUM:-}" ]; then exit 0; fi; \
+	for name in chromium chromium-browser google-chrome google-chrome-stable; do if command -v $$name >/dev/null; then exit 0; fi; done; \
+	without() { echo "WARNING: the console is not tested in a browser, because $$1: install Chromium, or name one with BRIDGE_TEST_CHROMIUM, and run this again."; exit 0; }; \
+	if ! command -v apt-get >/dev/null; then without "there is no apt-get to install Chromium with"; fi; \
+	if [ "$$(id -u)" = 0 ]; then as_root=; elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then as_root="sudo -n"; \
+	else without "installing Chromium takes root"; fi; \
+	echo "Installing Chromium from the distribution's packages."; \
+	$$as_root apt-get update -q >/dev/null || true; \
+	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends chromium >/dev/null || without "Chromium could not be installed"
 
 .PHONY: kafka
 kafka: ## fetch Apache Kafka for the tests, from Maven's registry, and start it once
