@@ -151,11 +151,16 @@ func (c *apiClient) Schedule(ctx context.Context, record ingest.Record) (accepte
 	} else {
 		header.Set("Bridge-Key-Base64", base64.StdEncoding.EncodeToString(record.Key))
 	}
+	given := map[string]int{}
+	for _, h := range record.Headers {
+		given[strings.ToLower(h.Name)]++
+	}
 	var passed []delaybridge.Header
 next:
 	for _, h := range record.Headers {
 		for _, f := range requestFields {
-			if _, given := envelope[f.json]; strings.EqualFold(h.Name, f.header) && !given && utf8.Valid(h.Value) && f.json != "op" {
+			// What is given twice is for the API to see twice.
+			if strings.EqualFold(h.Name, f.header) && given[strings.ToLower(h.Name)] == 1 && utf8.Valid(h.Value) {
 				envelope[f.json] = string(h.Value)
 				continue next
 			}

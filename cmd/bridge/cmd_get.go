@@ -50,7 +50,7 @@ func printMessage(w io.Writer, v messageView) error {
 		row("attempts", fmt.Sprint(v.Attempts))
 		row("lost leases", fmt.Sprint(v.LostLeases))
 	}
-	if v.NextTry != v.Due {
+	if !time.Time(v.NextTry).Equal(time.Time(v.Due)) {
 		row("next try", textTime(v.NextTry))
 	}
 	row("lease ends", textTime(v.LeaseEnd))

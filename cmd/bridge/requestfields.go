@@ -33,9 +33,6 @@ func renamed(fe *delaybridge.FieldError, name func(requestField) string) *delayb
 	out.Reason = strings.TrimSuffix(out.Reason, noDefault)
 	for _, f := range requestFields {
 		to := name(f)
-		if to == "" {
-			continue
-		}
 		if strings.EqualFold(fe.Field, f.header) {
 			out.Field = to
 		}
@@ -45,9 +42,10 @@ func renamed(fe *delaybridge.FieldError, name func(requestField) string) *delayb
 	return &out
 }
 
+// asFlag is the header where there is no flag: a command takes that, too.
 func (f requestField) asFlag() string {
 	if f.flag == "" {
-		return ""
+		return f.header
 	}
 	return "--" + f.flag
 }
@@ -79,9 +77,6 @@ func flagText(text, field string) string {
 	}
 	for _, f := range requestFields {
 		to := f.asFlag()
-		if to == "" {
-			continue
-		}
 		if f.json == field {
 			field = to
 		}
