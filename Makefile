@@ -7,6 +7,7 @@ PACKAGES ?= ./...
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
 CHAOSTIME ?= 60s
+BENCHFLAGS ?=
 # Tests to leave out, as a pattern.
 SKIP ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -21,7 +22,7 @@ run_tests = { failed=0; $(GO) test -json -count=1 -skip '$(SKIP)' $(1) $(PACKAGE
 
 .PHONY: help
 help: ## print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 .PHONY: build
 build: ## build bin/bridge
@@ -54,6 +55,10 @@ fuzz: ## run every fuzz test for FUZZTIME (10s)
 .PHONY: bench
 bench: redis ## run every benchmark
 	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
+
+.PHONY: bench-table
+bench-table: redis ## compare with other ways to deliver later, in about 20 minutes; BENCHFLAGS=-quick for a try
+	cd test/bench && $(GO) run . $(BENCHFLAGS)
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, go mod verify
