@@ -194,11 +194,16 @@ func (c *counter) close() (failed bool) {
 	for _, s := range skips {
 		fmt.Fprintln(c.out, "skipped: "+s)
 	}
-	most := max(whyLeast, whyLines/max(1, len(fails)))
-	for _, r := range beside {
-		if lines := complaints(r.output, most); len(lines) > 0 {
+	// Where much failed, all names come first, and what tells why last, of some.
+	for _, r := range fails[min(len(fails), whyTests):] {
+		fmt.Fprintf(c.out, "failed: %s\n", r.name())
+	}
+	fails = fails[:min(len(fails), whyTests)]
+	most := whyLines / max(1, len(fails))
+	for _, r := range beside[:min(len(beside), whyTests)] {
+		if lines, _ := complaints(r.output, most); len(lines) > 0 {
 			fmt.Fprintf(c.out, "beside a failed test, %s:\n", r.name())
-			fmt.Fprintln(c.out, strings.Join(lines, "\n"))
+			fmt.Fprintln(c.out, strings.Join(cut(lines), "\n"))
 		}
 	}
 	for _, r := range fails {

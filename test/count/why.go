@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -10,7 +11,7 @@ import (
 // whoever reads the log of a CI run may see no more than its end.
 const (
 	whyLines  = 20  // of all failed tests together
-	whyLeast  = 4   // of one test, however many others failed
+	whyTests  = 5   // of so many of them
 	whyBlock  = 12  // of one message, race report or stack
 	whyLength = 400 // bytes of a line
 	whyBytes  = 4096
@@ -29,10 +30,13 @@ var (
 // why returns the lines of a failed test's output that tell why it failed, most
 // at the most. Where no line looks like that it is the end of the output.
 func why(output []string, most int) []string {
-	if lines := complaints(output, most); len(lines) > 0 {
-		return lines
+	lines, said := complaints(output, most)
+	if room := most - len(lines); room > 3 {
+		lines = append(lines, said[:min(len(said), room)]...)
 	}
-	var lines []string
+	if len(lines) > 0 {
+		return cut(lines)
+	}
 	for _, line := range split(output) {
 		if strings.TrimSpace(line) != "" && !strings.HasPrefix(strings.TrimSpace(line), "--- ") {
 			lines = append(lines, line)
@@ -42,14 +46,14 @@ func why(output []string, most int) []string {
 }
 
 // complaints returns what a test logged, in which its complaints are, race
-// reports and panics, most lines at the most. What servers said comes last.
-func complaints(output []string, most int) []string {
+// reports and panics, most lines at the most, and apart what servers said.
+func complaints(output []string, most int) (found, said []string) {
 	all := split(output)
-	var found, said []string
 	for i := 0; i < len(all); {
 		block, next := blockAt(all, i)
+		block = slices.DeleteFunc(slices.Clone(block), func(line string) bool { return strings.TrimSpace(line) == "" })
 		switch {
-		case block == nil:
+		case len(block) == 0:
 		case quoted.MatchString(block[0]):
 			said = append(said, shorten(block, whyBlock)...)
 		default:
@@ -58,8 +62,7 @@ func complaints(output []string, most int) []string {
 		i = next
 	}
 	// The first lines may say how to repeat a run, the last ones what ended it.
-	lines := shorten(found, most)
-	return cut(append(lines, said[:min(len(said), most-len(lines))]...))
+	return shorten(found, most), said
 }
 
 func split(output []string) []string {
