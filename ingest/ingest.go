@@ -169,11 +169,11 @@ func (h *Handler) handle(ctx context.Context, source string, records []Record) [
 		}
 		if retry.tries++; retry.tries == loggedTry {
 			h.cfg.Log.Warn("the queue does not take records; trying again until it does",
-				zap.String("source", source), zap.Int("records", len(left)), zap.Error(err))
+				zap.String("source", source), zap.Int("count", len(left)), zap.Error(err))
 		}
 		if !retry.wait(ctx) {
 			h.cfg.Log.Warn("stopped before the queue had all records; their source delivers them again",
-				zap.String("source", source), zap.Int("records", len(left)), zap.Error(err))
+				zap.String("source", source), zap.Int("count", len(left)), zap.Error(err))
 			return stored
 		}
 	}

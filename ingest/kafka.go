@@ -260,7 +260,7 @@ func (k *Kafka) awaitTopics(ctx context.Context) map[string]*kafkaTopic {
 		}
 		if err != nil && told != err.Error() {
 			told = err.Error()
-			k.log.Warn("waiting for the topics to read", zap.Strings("topics", k.cfg.Topics), zap.Int("there", len(present)), zap.Error(err))
+			k.log.Warn("waiting for the topics to read", zap.Strings("topics", k.cfg.Topics), zap.Int("count", len(present)), zap.Error(err))
 		}
 		if len(present) > 0 {
 			return present

@@ -33,10 +33,10 @@ func (r *refusals) note(record *Record, request *delaybridge.Request, now time.T
 	r.last, r.unsaid = now, 0
 	r.mu.Unlock()
 	fields := []zap.Field{
-		zap.String("id", request.Message.ID), zap.Stringer("from", record.Origin), zap.String("error", request.Error),
+		zap.String("id", request.Message.ID), zap.Stringer("source", record.Origin), zap.String("error", request.Error),
 	}
 	if request.Op == delaybridge.OpSchedule {
-		fields = append(fields, zap.Stringer("sent_to", request.Message.Target))
+		fields = append(fields, zap.Stringer("target", request.Message.Target))
 	}
 	if unsaid > 0 {
 		fields = append(fields, zap.Int("others_since", unsaid))

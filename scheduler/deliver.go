@@ -168,7 +168,7 @@ func (l *lane) settleAll(ctx context.Context) {
 			failures++
 			if failures == 1 {
 				l.log.Warn("cannot settle, trying on while the leases last",
-					zap.Int("messages", len(pending)), zap.Error(pending[0].settleErr))
+					zap.Int("count", len(pending)), zap.Error(pending[0].settleErr))
 			}
 		}
 	}

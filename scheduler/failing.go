@@ -37,5 +37,5 @@ func (l *lane) tell(say string, o *outcome) {
 		return
 	}
 	l.log.Warn(say, zap.Stringer("target", o.claim.Target), zap.Stringer("class", delaybridge.ClassOf(o.err)),
-		zap.Int("attempts", o.claim.Failed+1), zap.Int("of", l.cfg.MaxAttempts), zap.Error(o.err))
+		zap.Int("attempts", o.claim.Failed+1), zap.Int("max_attempts", l.cfg.MaxAttempts), zap.Error(o.err))
 }

@@ -72,7 +72,7 @@ func (s *Settings) newNATSAPI(queue *luascripts.Queue, lost func(error), mon *mo
 	}
 	l.asks(isConnected(n.nc.IsConnected))
 	mon.health.watch(l, nil)
-	log.Info("serving the API on NATS", zap.String("service", natsAPIName), zap.String("subjects", natsAPIGroup+".>"))
+	log.Info("serving the API on NATS", zap.String("service", natsAPIName), zap.String("subject", natsAPIGroup+".>"))
 	return n, nil
 }
 

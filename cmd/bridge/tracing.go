@@ -55,7 +55,7 @@ func startTracing(log *zap.Logger) (*tracing, error) {
 	}
 	// What the library reports of itself goes here; it has no other way.
 	otel.SetErrorHandler(&libraryErrors{log: log})
-	log.Info("tracing", zap.String("endpoint", endpoint))
+	log.Info("tracing", zap.String("url", endpoint))
 	return t, nil
 }
 
@@ -215,11 +215,11 @@ func (e *toldExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnl
 	switch {
 	case err != nil:
 		if e.lost += len(spans); !e.failed {
-			e.log.Warn("spans cannot be sent, and are dropped until they can", zap.String("endpoint", e.endpoint), zap.String("error", maskURLs(err.Error())))
+			e.log.Warn("spans cannot be sent, and are dropped until they can", zap.String("url", e.endpoint), zap.String("error", maskURLs(err.Error())))
 		}
 		e.failed = true
 	case e.failed:
-		e.log.Info("spans are sent again", zap.Int("dropped", e.lost))
+		e.log.Info("spans are sent again", zap.Int("count", e.lost))
 		e.failed, e.lost = false, 0
 	}
 	return nil
