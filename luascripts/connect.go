@@ -3,8 +3,10 @@ package luascripts
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -29,7 +31,24 @@ const (
 	poolTimeout = 3 * time.Second
 )
 
-// Connect makes the client of a URL, in the URL forms that go-redis takes for each
+// Link is what a URL does not say of how Redis is reached.
+type Link struct {
+	// DialTLS opens a connection and goes through its TLS handshake, each time it
+	// is called with what is valid then. It is used where the URL says rediss://.
+	// Nil: with the system's authorities, by TLS 1.2 or later.
+	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
+	// Password gives the password of each new connection, in place of the URL's.
+	// Nil: the URL's. User and password of Sentinels are the URL's in any case.
+	Password func() (string, error)
+	// Credentials gives user and password, in place of both of the URL's. Nil:
+	// Password, or the URL's.
+	Credentials func() (user, password string, err error)
+}
+
+// Connect makes the client of a URL that says all there is to say; see ConnectBy.
+func Connect(text, mode string) (redis.UniversalClient, error) { return ConnectBy(text, mode, Link{}) }
+
+// ConnectBy makes the client of a URL, in the URL forms that go-redis takes for each
 // mode; time-outs and pool sizes that the URL names are kept. It does not connect
 // yet; the error is about the URL or mode, and does not show a password.
 //
@@ -37,7 +56,10 @@ const (
 // reply was lost must not run again unseen. In a cluster it still follows
 // redirects, and may repeat a command after a time-out while doing so, which the
 // scripts bear.
-func Connect(text, mode string) (redis.UniversalClient, error) {
+func ConnectBy(text, mode string, link Link) (redis.UniversalClient, error) {
+	if u, err := url.Parse(text); err == nil && u.Query().Has("skip_verify") {
+		return nil, errors.New("redis URL: skip_verify is not taken: it would leave the server unverified, and say nothing of it")
+	}
 	switch mode {
 	case ModeSingle:
 		o, err := redis.ParseURL(text)
@@ -47,6 +69,7 @@ func Connect(text, mode string) (redis.UniversalClient, error) {
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 		setTimeouts(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout)
 		o.DisableIdentity, o.MaintNotificationsConfig = true, noNotifications()
+		link.apply(&o.TLSConfig, &o.Dialer, &o.CredentialsProviderContext, o.Username, o.DialTimeout)
 		return redis.NewClient(o), nil
 	case ModeSentinel:
 		o, err := redis.ParseFailoverURL(text)
@@ -56,6 +79,7 @@ func Connect(text, mode string) (redis.UniversalClient, error) {
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 		setTimeouts(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout)
 		o.DisableIdentity = true
+		link.apply(&o.TLSConfig, &o.Dialer, &o.CredentialsProviderContext, o.Username, o.DialTimeout)
 		return redis.NewFailoverClient(o), nil
 	case ModeCluster:
 		o, err := redis.ParseClusterURL(text)
@@ -65,9 +89,41 @@ func Connect(text, mode string) (redis.UniversalClient, error) {
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 		setTimeouts(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout)
 		o.DisableIdentity, o.MaintNotificationsConfig = true, noNotifications()
+		link.apply(&o.TLSConfig, &o.Dialer, &o.CredentialsProviderContext, o.Username, o.DialTimeout)
 		return redis.NewClusterClient(o), nil
 	}
 	return nil, fmt.Errorf("redis mode %q, want %s, %s or %s", mode, ModeSingle, ModeSentinel, ModeCluster)
+}
+
+type (
+	dialFunc        = func(ctx context.Context, network, address string) (net.Conn, error)
+	credentialsFunc = func(ctx context.Context) (user, password string, err error)
+)
+
+// apply puts the link into the options of a client.
+func (l *Link) apply(config **tls.Config, dial *dialFunc, credentials *credentialsFunc, user string, timeout time.Duration) {
+	switch {
+	case *config == nil: // the URL says redis://
+	case l.DialTLS == nil:
+		// Each node of a cluster, and each that Sentinels name, has its own name.
+		*config = &tls.Config{MinVersion: tls.VersionTLS12}
+	default:
+		*config = nil
+		*dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			return l.DialTLS(ctx, network, address)
+		}
+	}
+	switch {
+	case l.Credentials != nil:
+		*credentials = func(context.Context) (string, string, error) { return l.Credentials() }
+	case l.Password != nil:
+		*credentials = func(context.Context) (string, string, error) {
+			password, err := l.Password()
+			return user, password, err
+		}
+	}
 }
 
 // setTimeouts fills in the times that the URL does not name.

@@ -32,21 +32,18 @@ type benchKafka struct {
 
 func newBenchKafka(ctx context.Context, b *benchRun) (*benchKafka, error) {
 	k := &benchKafka{b: b, in: b.name + ".in", out: b.name + ".out"}
-	tls, err := b.settings.kafkaTLS()
-	if err != nil {
-		return nil, err
-	}
 	k.options = []kgo.Opt{
 		kgo.SeedBrokers(b.settings.Kafka.Brokers...), kgo.ClientID(kafkaClientID + "-bench"),
 		kgo.RecordDeliveryTimeout(time.Duration(b.settings.PublishTimeout)), kgo.RetryTimeout(10 * time.Second),
 		kgo.MaxBufferedRecords(20_000),
 	}
-	if tls != nil {
-		k.options = append(k.options, kgo.DialTLSConfig(tls))
+	if b.settings.kafkaUsesTLS() {
+		k.options = append(k.options, kgo.Dialer(b.settings.kafkaTLS().dial))
 	}
 	if m := b.settings.benchSASL(); m != nil {
 		k.options = append(k.options, kgo.SASL(m))
 	}
+	var err error
 	if k.client, err = kgo.NewClient(k.options...); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

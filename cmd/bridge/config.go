@@ -32,6 +32,14 @@ type Settings struct {
 		Mode         text    `split_words:"true" desc:"single, sentinel or cluster"`
 		WaitReplicas count   `split_words:"true" desc:"replicas that must have a write before its source is acknowledged"`
 		Strict       boolean `split_words:"true" desc:"refuse to start on a Redis that may evict or does not persist, instead of warning"`
+		Password     secret  `split_words:"true" desc:"password, in place of one in the URL; a file is read again for each connection"`
+		TLS          struct {
+			CA                 text    `split_words:"true" desc:"path of the CA certificates to trust instead of the system's, PEM; takes a rediss:// URL"`
+			Cert               text    `split_words:"true" desc:"path of the client certificate, PEM"`
+			Key                text    `split_words:"true" desc:"path of the client certificate's key, PEM"`
+			ServerName         text    `split_words:"true" desc:"name that the server's certificate must have, where it is not the URL's host"`
+			InsecureSkipVerify boolean `split_words:"true" desc:"INSECURE: take any server for the right one; for trying things out only"`
+		} `split_words:"true"`
 	} `split_words:"true"`
 
 	NATS struct {
@@ -39,9 +47,11 @@ type Settings struct {
 		Creds text    `split_words:"true" desc:"path of a .creds file (JWT and NKey seed)"`
 		Nkey  secret  `split_words:"true" desc:"NKey seed (SU...) to sign in with"`
 		TLS   struct {
-			CA   text `split_words:"true" desc:"path of the CA certificates to trust, PEM"`
-			Cert text `split_words:"true" desc:"path of the client certificate, PEM"`
-			Key  text `split_words:"true" desc:"path of the client certificate's key, PEM"`
+			CA                 text    `split_words:"true" desc:"path of the CA certificates to trust instead of the system's, PEM; any TLS setting makes TLS a must"`
+			Cert               text    `split_words:"true" desc:"path of the client certificate, PEM"`
+			Key                text    `split_words:"true" desc:"path of the client certificate's key, PEM"`
+			ServerName         text    `split_words:"true" desc:"name that the server's certificate must have, where it is not the URL's host"`
+			InsecureSkipVerify boolean `split_words:"true" desc:"INSECURE: take any server for the right one; for trying things out only"`
 		} `split_words:"true"`
 		Ingest struct {
 			Stream   text    `split_words:"true" desc:"JetStream stream that schedule messages are read from"`
@@ -55,10 +65,12 @@ type Settings struct {
 	Kafka struct {
 		Brokers list `split_words:"true" desc:"host:port of some brokers, with commas between; empty: no Kafka"`
 		TLS     struct {
-			Enable boolean `split_words:"true" desc:"connect by TLS; it is on too where a CA or certificate is set"`
-			CA     text    `split_words:"true" desc:"path of the CA certificates to trust instead of the system's, PEM"`
-			Cert   text    `split_words:"true" desc:"path of the client certificate, PEM"`
-			Key    text    `split_words:"true" desc:"path of the client certificate's key, PEM"`
+			Enable             boolean `split_words:"true" desc:"connect by TLS; it is on too where another TLS setting is set"`
+			CA                 text    `split_words:"true" desc:"path of the CA certificates to trust instead of the system's, PEM"`
+			Cert               text    `split_words:"true" desc:"path of the client certificate, PEM"`
+			Key                text    `split_words:"true" desc:"path of the client certificate's key, PEM"`
+			ServerName         text    `split_words:"true" desc:"name that the brokers' certificates must have, where it is not their host"`
+			InsecureSkipVerify boolean `split_words:"true" desc:"INSECURE: take any server for the right one; for trying things out only"`
 		} `split_words:"true"`
 		SASL struct {
 			Mechanism text   `split_words:"true" desc:"plain, scram-sha-256, scram-sha-512 or aws-msk-iam; empty: none"`
@@ -160,7 +172,7 @@ func loadSettings() (s *Settings, warnings []string, err error) {
 	if err := s.Validate(); err != nil {
 		return nil, nil, err
 	}
-	return s, unknownVariables(os.Environ(), table), nil
+	return s, append(s.securityWarnings(), unknownVariables(os.Environ(), table)...), nil
 }
 
 // settingError is a wrong value of a setting: one line that names the variable,

@@ -177,12 +177,12 @@ func (s *Settings) listenDevAPI(ports devPorts) (net.Listener, error) {
 // useEmbedded points the settings at the embedded servers.
 func (s *Settings) useEmbedded(e *embedded) {
 	s.Roles = list{roleIngest, roleScheduler}
+	plain := defaultSettings()
+	s.Redis.TLS, s.NATS.TLS, s.Kafka.TLS, s.Redis.Password = plain.Redis.TLS, plain.NATS.TLS, plain.Kafka.TLS, ""
 	s.Redis.URL, s.Redis.Mode, s.Redis.WaitReplicas = address(e.redisURL), luascripts.ModeSingle, 0
 	s.NATS.URL, s.NATS.Creds, s.NATS.Nkey = address(e.natsURL), "", ""
-	s.NATS.TLS.CA, s.NATS.TLS.Cert, s.NATS.TLS.Key = "", "", ""
 	s.NATS.Ingest.Create = true
 	s.Kafka.Brokers = e.brokers
-	s.Kafka.TLS.Enable, s.Kafka.TLS.CA, s.Kafka.TLS.Cert, s.Kafka.TLS.Key = false, "", "", ""
 	s.Kafka.SASL.Mechanism = ""
 }
 

@@ -32,7 +32,7 @@ func (d *redisDoctor) step(ctx context.Context, check func(context.Context)) {
 }
 
 func (d *redisDoctor) run(ctx context.Context) {
-	client, err := luascripts.Connect(string(d.s.Redis.URL), string(d.s.Redis.Mode))
+	client, err := d.s.connectRedis()
 	if err != nil {
 		d.problem("settings", err.Error(), "correct BRIDGE_REDIS_URL")
 		return
@@ -361,10 +361,14 @@ func (d *redisDoctor) sentinels(ctx context.Context) {
 	}
 	answering := 0
 	for _, addr := range o.SentinelAddrs {
-		c := redis.NewSentinelClient(&redis.Options{
-			Addr: addr, Username: o.SentinelUsername, Password: o.SentinelPassword, TLSConfig: o.TLSConfig,
+		options := &redis.Options{
+			Addr: addr, Username: o.SentinelUsername, Password: o.SentinelPassword,
 			DialTimeout: d.limit / 4, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		})
+		}
+		if o.TLSConfig != nil {
+			options.Dialer = d.s.redisLink().DialTLS
+		}
+		c := redis.NewSentinelClient(options)
 		text, err := c.CkQuorum(ctx, o.MasterName).Result()
 		_ = c.Close()
 		switch {

@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"time"
 
@@ -29,14 +26,16 @@ const (
 
 // kafkaLink is how every connection to Kafka is made, to read and to write.
 type kafkaLink struct {
-	tls  *tls.Config
+	// dial opens a connection, by TLS where the settings ask for it.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 	sasl sasl.Mechanism
 }
 
 // newKafkaLink returns the link of the settings; the error is a settingError.
 func (s *Settings) newKafkaLink(ctx context.Context) (link kafkaLink, err error) {
-	if link.tls, err = s.kafkaTLS(); err != nil {
-		return link, err
+	link.dial = (&net.Dialer{}).DialContext
+	if s.kafkaUsesTLS() {
+		link.dial = s.kafkaTLS().dial
 	}
 	link.sasl, err = s.kafkaSASL(ctx)
 	return link, err
@@ -45,39 +44,16 @@ func (s *Settings) newKafkaLink(ctx context.Context) (link kafkaLink, err error)
 // transport returns a transport for all topics, or for some only.
 func (l kafkaLink) transport(topics ...string) *kafka.Transport {
 	return &kafka.Transport{
-		ClientID: kafkaClientID, DialTimeout: kafkaDialTimeout, TLS: l.tls, SASL: l.sasl, MetadataTopics: topics,
+		ClientID: kafkaClientID, DialTimeout: kafkaDialTimeout, Dial: l.dial, SASL: l.sasl, MetadataTopics: topics,
 	}
 }
 
 func (l kafkaLink) dialer() *kafka.Dialer {
-	return &kafka.Dialer{ClientID: kafkaClientID, Timeout: kafkaDialTimeout, DualStack: true, TLS: l.tls, SASLMechanism: l.sasl}
+	return &kafka.Dialer{ClientID: kafkaClientID, Timeout: kafkaDialTimeout, DialFunc: l.dial, SASLMechanism: l.sasl}
 }
 
-func (s *Settings) kafkaTLS() (*tls.Config, error) {
-	t := &s.Kafka.TLS
-	if !t.Enable && t.CA == "" && t.Cert == "" {
-		return nil, nil
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if t.CA != "" {
-		pem, err := os.ReadFile(string(t.CA))
-		if err != nil {
-			return nil, *wrong("KAFKA_TLS_CA", t.CA, "takes the path of a file that can be read: "+err.Error())
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, *wrong("KAFKA_TLS_CA", t.CA, "takes the path of certificates in PEM, and finds none in it")
-		}
-	}
-	if t.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(string(t.Cert), string(t.Key))
-		if err != nil {
-			return nil, *wrong("KAFKA_TLS_CERT", t.Cert, "takes a certificate and in BRIDGE_KAFKA_TLS_KEY its key, in PEM: "+err.Error())
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
-}
+// kafkaUsesTLS says that TLS was asked for, by its switch or by any of its settings.
+func (s *Settings) kafkaUsesTLS() bool { return bool(s.Kafka.TLS.Enable) || s.kafkaTLS().isSet() }
 
 // The mechanisms of BRIDGE_KAFKA_SASL_MECHANISM.
 const (
@@ -87,19 +63,50 @@ const (
 	saslMSKIAM      = "aws-msk-iam"
 )
 
+// passwordMechanism signs in with the password that is valid when a connection is
+// made.
+type passwordMechanism struct {
+	name     string
+	password *rotating
+	with     func(password string) (sasl.Mechanism, error)
+}
+
+// Name implements sasl.Mechanism.
+func (m *passwordMechanism) Name() string { return m.name }
+
+// Start implements sasl.Mechanism.
+func (m *passwordMechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+	now, err := m.with(m.password.read())
+	if err != nil {
+		return nil, nil, err
+	}
+	return now.Start(ctx)
+}
+
 func (s *Settings) kafkaSASL(ctx context.Context) (sasl.Mechanism, error) {
 	k := &s.Kafka.SASL
-	scramOf := func(algorithm scram.Algorithm) (sasl.Mechanism, error) {
-		m, err := scram.Mechanism(algorithm, string(k.Username), string(k.Password))
+	byPassword := func(with func(password string) (sasl.Mechanism, error)) (sasl.Mechanism, error) {
+		m, err := with(string(k.Password))
 		if err != nil {
-			// The text may repeat what cannot be prepared, which is the password.
-			return nil, *wrong("KAFKA_SASL_PASSWORD", k.Password, "or BRIDGE_KAFKA_SASL_USERNAME has characters that SCRAM does not allow")
+			return nil, err
 		}
-		return m, nil
+		return &passwordMechanism{name: m.Name(), password: s.secretOf("KAFKA_SASL_PASSWORD", string(k.Password)), with: with}, nil
+	}
+	scramOf := func(algorithm scram.Algorithm) (sasl.Mechanism, error) {
+		return byPassword(func(password string) (sasl.Mechanism, error) {
+			m, err := scram.Mechanism(algorithm, string(k.Username), password)
+			if err != nil {
+				// The text may repeat what cannot be prepared, which is the password.
+				return nil, *wrong("KAFKA_SASL_PASSWORD", k.Password, "or BRIDGE_KAFKA_SASL_USERNAME has characters that SCRAM does not allow")
+			}
+			return m, nil
+		})
 	}
 	switch k.Mechanism {
 	case saslPlain:
-		return plain.Mechanism{Username: string(k.Username), Password: string(k.Password)}, nil
+		return byPassword(func(password string) (sasl.Mechanism, error) {
+			return plain.Mechanism{Username: string(k.Username), Password: password}, nil
+		})
 	case saslScramSHA256:
 		return scramOf(scram.SHA256)
 	case saslScramSHA512:
@@ -134,18 +141,12 @@ func (s *Settings) checkKafka() *settingError {
 			return wrong("KAFKA_SASL_MECHANISM", k.SASL.Mechanism, "takes BRIDGE_KAFKA_SASL_USERNAME and BRIDGE_KAFKA_SASL_PASSWORD too")
 		}
 	}
-	if (k.TLS.Cert == "") != (k.TLS.Key == "") {
-		return wrong("KAFKA_TLS_CERT", k.TLS.Cert, "takes the certificate of BRIDGE_KAFKA_TLS_KEY: set both or none")
-	}
 	for _, topic := range k.Ingest.Topics {
 		if _, err := ingest.ParseSource(delaybridge.SinkKafka + "://" + topic); err != nil {
 			return wrong("KAFKA_INGEST_TOPICS", k.Ingest.Topics, fmt.Sprintf("takes topics with commas between; %s %s", topic, reasonOf(err)))
 		}
 	}
 	return first(
-		readable("KAFKA_TLS_CA", k.TLS.CA),
-		readable("KAFKA_TLS_CERT", k.TLS.Cert),
-		readable("KAFKA_TLS_KEY", k.TLS.Key),
 		matches("KAFKA_INGEST_GROUP", k.Ingest.Group, groupForm, "takes the name of a consumer group"),
 	)
 }

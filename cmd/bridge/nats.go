@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nkeys"
 	"go.uber.org/zap"
 
 	"delaybridge/sinks"
@@ -27,7 +28,7 @@ func connectNATS(s *Settings, l *link, log *zap.Logger, lost func(error)) (*nats
 	var refused atomic.Bool // since the last connect
 	options := append(sinks.NATSOptions(log),
 		nats.Name("delaybridge "+use),
-		nats.Timeout(2*time.Second),
+		nats.Timeout(natsDialTimeout),
 		nats.ReconnectJitter(200*time.Millisecond, 500*time.Millisecond),
 		// Not the URL: a token in it is not masked by the client.
 		nats.ConnectHandler(func(nc *nats.Conn) {
@@ -68,6 +69,9 @@ func connectNATS(s *Settings, l *link, log *zap.Logger, lost func(error)) (*nats
 		// The client's text may repeat the URL.
 		return nil, *wrong("NATS_URL", n.URL, "cannot be used: "+strings.ReplaceAll(maskURLs(err.Error()), string(n.URL), n.URL.String()))
 	}
+	if seed, ok := nc.Opts.CustomDialer.(*natsSeed); ok {
+		seed.conn.Store(nc)
+	}
 	if !nc.IsConnected() {
 		log.Warn("no NATS server answers yet, trying again until one does", zap.Stringer("url", n.URL), zap.Error(nc.LastError()))
 	}
@@ -81,26 +85,37 @@ func (s *Settings) natsAuth() (options []nats.Option, err error) {
 		options = append(options, nats.UserCredentials(string(n.Creds)))
 	}
 	if n.Nkey != "" {
-		pair, err := nkeys.FromSeed([]byte(n.Nkey))
+		seed, err := s.newNATSSeed()
 		if err != nil {
-			return nil, *wrong("NATS_NKEY", n.Nkey, takesSeed)
+			return nil, err
 		}
-		public, err := pair.PublicKey()
-		if err != nil {
-			return nil, *wrong("NATS_NKEY", n.Nkey, takesSeed)
-		}
-		options = append(options, nats.Nkey(public, pair.Sign))
+		options = append(options, seed.option)
 	}
-	if n.TLS.CA != "" {
-		options = append(options, nats.RootCAs(string(n.TLS.CA)))
-	}
-	if n.TLS.Cert != "" {
-		options = append(options, nats.ClientCert(string(n.TLS.Cert), string(n.TLS.Key)))
+	if link := s.natsTLS(); link.isSet() {
+		// Any of them makes TLS a must: a server without it is refused.
+		options = append(options, nats.Secure(&tls.Config{
+			MinVersion: tls.VersionTLS12, ServerName: string(link.serverName), InsecureSkipVerify: bool(link.insecure),
+		}), func(o *nats.Options) error {
+			// Called for each connection.
+			if link.ca != "" {
+				o.RootCAsCB = func() (*x509.CertPool, error) { return settled(link.authorities()) }
+			}
+			if link.cert != "" {
+				o.TLSCertCB = func() (tls.Certificate, error) { return settled(link.certificate()) }
+			}
+			return nil
+		})
 	}
 	return options, nil
 }
 
-const takesSeed = "takes an NKey seed, which begins with SU"
+// settled turns a settingError, which may be none, into an error.
+func settled[T any](v T, e *settingError) (T, error) {
+	if e != nil {
+		return v, *e
+	}
+	return v, nil
+}
 
 // logNATSError logs what the server, or the client, reports out of the blue.
 // Nothing is said of single messages, which have their own outcome: what the sink

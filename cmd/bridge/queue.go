@@ -27,7 +27,7 @@ func (s *Settings) queueConfig() luascripts.Config {
 
 // openQueue opens the queue for one command. Close the client afterwards.
 func openQueue(ctx context.Context, s *Settings) (*luascripts.Queue, redis.UniversalClient, error) {
-	client, err := luascripts.Connect(string(s.Redis.URL), string(s.Redis.Mode))
+	client, err := s.connectRedis()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"delaybridge"
-	"delaybridge/luascripts"
 	"delaybridge/scheduler"
 	"delaybridge/sinks"
 )
@@ -35,7 +34,7 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, 
 	defer mon.close()
 	api := startAPI(s, at.api, mon.metrics, log)
 	defer api.close()
-	client, err := luascripts.Connect(string(s.Redis.URL), string(s.Redis.Mode))
+	client, err := s.connectRedis()
 	if err != nil {
 		return err
 	}
@@ -184,7 +183,7 @@ func (s *Settings) newSinks(ctx context.Context, lost func(error), mon *monitor,
 			return nil, nil, err
 		}
 		c := sinks.DefaultKafkaConfig()
-		c.Brokers, c.ClientID, c.TLS, c.SASL = s.Kafka.Brokers, kafkaClientID, kafka.tls, kafka.sasl
+		c.Brokers, c.ClientID, c.Dial, c.SASL = s.Kafka.Brokers, kafkaClientID, kafka.dial, kafka.sasl
 		c.PublishTimeout = time.Duration(s.PublishTimeout)
 		k, err := sinks.NewKafka(c)
 		if err != nil {

@@ -28,7 +28,7 @@ func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost
 		return nil, nil, err
 	}
 	c.Queue, c.Observe, c.Trace, c.Log = queue, mon.metrics.Ingested, mon.tracing.source(), log
-	c.MaxPending, c.Grace = int64(s.MaxPending), time.Duration(s.ShutdownTimeout)
+	c.MaxPending, c.Rate, c.Grace = int64(s.MaxPending), int(s.IngestRate), time.Duration(s.ShutdownTimeout)
 	handler, err := ingest.NewHandler(c)
 	if err != nil {
 		return nil, nil, err
