@@ -122,7 +122,15 @@ func TestCrashMatrix(t *testing.T) {
 		workers.Go(func() {
 			for r := range queue {
 				t.Run(fmt.Sprintf("%s:%d %s %s", r.point, r.n, r.crossing, r.about), func(t *testing.T) {
-					newCrashWorld(t, r.crossing).run(t, r.crash, r.n)
+					// Where a slow machine fails to publish in time, the crash is another
+					// one than the row is about, and is tried again.
+					missed := ""
+					for range 3 {
+						if missed = newCrashWorld(t, r.crossing).run(t, r.crash, r.n); missed == "" {
+							return
+						}
+					}
+					t.Errorf("%s: was the process killed where it should be?", missed)
 				})
 			}
 		})
@@ -149,8 +157,9 @@ func newCrashWorld(t *testing.T, way crossing) *crashWorld {
 	r := servers.NewRedis(t)
 	w := &crashWorld{way: way, redis: r.Client(t), env: Env{
 		"REDIS_URL": r.URL, "SHARDS": "2",
-		// What a dead process held comes back soon.
-		"LEASE": "2s", "PUBLISH_TIMEOUT": "1s", "RETRY_BASE": "100ms",
+		// What a dead process held comes back soon, and yet a slow machine keeps
+		// its leases: rows tell by attempts who has crashed.
+		"LEASE": "4s", "PUBLISH_TIMEOUT": "2s", "RETRY_BASE": "100ms",
 	}}
 	if way.from == "nats" || way.to != "kafka" {
 		server := servers.NewNATS(t)
@@ -219,7 +228,10 @@ func (w *crashWorld) send(t *testing.T, dying bool) {
 	w.waves = append(w.waves, v)
 }
 
-func (w *crashWorld) run(t *testing.T, c crash, n int) {
+// run plays one row. It returns what is missing of what the crash was to bring
+// about, if anything.
+func (w *crashWorld) run(t *testing.T, c crash, n int) (missed string) {
+	t.Helper()
 	if n > 1 && !c.apart {
 		c.most = 2 // of what was published before and is not settled yet
 	}
@@ -249,10 +261,12 @@ func (w *crashWorld) run(t *testing.T, c crash, n int) {
 	}
 	w.source.forgetReader(t)
 
-	Serve(t, victim)
+	next := Serve(t, victim)
 	w.send(t, c.dying)
 	w.await(t, "everything to be delivered", func() bool { return w.over(t) })
-	w.check(t, c)
+	missed = w.check(t, c)
+	next.Kill()
+	return missed
 }
 
 // awaitSource waits until requests can be sent.
@@ -339,8 +353,9 @@ func (w *crashWorld) left(t *testing.T) map[string][]string {
 	return left
 }
 
-// check compares what has happened with what may happen.
-func (w *crashWorld) check(t *testing.T, c crash) {
+// check compares what has happened with what may happen, and returns what is
+// missing of what was to happen.
+func (w *crashWorld) check(t *testing.T, c crash) (missed string) {
 	t.Helper()
 	due, text := map[string]time.Time{}, map[string]string{}
 	var far, gone, dying []string
@@ -391,10 +406,10 @@ func (w *crashWorld) check(t *testing.T, c crash) {
 		twice, again = twice || copies[a.ID] > 1, again || n > 1
 	}
 	if c.twice && !twice {
-		t.Error("nothing arrived twice: was the process killed where it should be?")
+		missed = "nothing arrived twice"
 	}
 	if c.again && !again {
-		t.Error("nothing arrived as a second attempt: was the process killed where it should be?")
+		missed = "nothing arrived as a second attempt"
 	}
 	if w.way.to == "nats" {
 		for id := range due {
@@ -427,6 +442,7 @@ func (w *crashWorld) check(t *testing.T, c crash) {
 			t.Errorf("%s: %+v", id, r)
 		}
 	}
+	return missed
 }
 
 // TestCrashWhileReleasing stops a process while its claim is under way. What the
@@ -442,18 +458,20 @@ func TestCrashWhileReleasing(t *testing.T) {
 			// Whether the claim is under way when the signal comes is a matter of
 			// time; a process that ended in order is no crash, and the next is tried.
 			for killed := false; !killed; {
-				if len(w.waves) > 5 {
+				if len(w.waves) > 20 {
 					t.Fatal("no process was releasing when it was stopped")
 				}
 				slow.answerAfter(0)
 				p := ServeUntil(t, w.env.With(Env{"REDIS_URL": slow.url()}), "releasing", 1)
 				w.awaitSource(t)
 				w.send(t, false)
-				w.await(t, "a wave to be stored", func() bool { return w.source.drained(t) })
-				w.await(t, "it to be delivered", func() bool { return w.over(t) })
+				// A broker that is slow to answer at first has it release, too, and die.
+				gone := func() bool { ended, _ := p.Ended(); return ended }
+				w.await(t, "a wave to be stored", func() bool { return gone() || w.source.drained(t) })
+				w.await(t, "it to be delivered", func() bool { return gone() || w.over(t) })
 				slow.answerAfter(time.Second)
 				w.send(t, false)
-				w.await(t, "a claim", func() bool { return len(w.left(t)["inflight"]) > 0 })
+				w.await(t, "a claim", func() bool { return gone() || len(w.left(t)["inflight"]) > 0 })
 				p.Signal(syscall.SIGTERM)
 				w.await(t, "the end of the process", func() bool {
 					ended := false
@@ -466,7 +484,9 @@ func TestCrashWhileReleasing(t *testing.T) {
 			}
 			Serve(t, w.env)
 			w.await(t, "everything to be delivered", func() bool { return w.over(t) })
-			w.check(t, crash{most: 1, again: true})
+			if missed := w.check(t, crash{most: 1, again: true}); missed != "" {
+				t.Error(missed)
+			}
 		})
 	}
 }
