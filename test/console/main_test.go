@@ -4,10 +4,13 @@ package console
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -49,6 +52,12 @@ func (o *once[T]) close() {
 
 func TestMain(m *testing.M) {
 	logging.Disable() // of the tests' own clients, while a test has their Redis down
+	flag.Parse()
+	// They wait for the page most of the time, so that more of them than there are
+	// processors can share these.
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = parallel.Value.Set(strconv.Itoa(runtime.GOMAXPROCS(0) + 3))
+	}
 	code := m.Run()
 	window.close()
 	built.close()

@@ -64,16 +64,22 @@ export async function call(method, path, query, signal) {
   throw new Failure(response.status, typeof body?.error === "string" ? body.error : response.statusText || `status ${response.status}`, body);
 }
 
-const messagePath = (id) => "v1/messages/" + encodeURIComponent(id);
-const letterPath = (id) => "v1/dead/" + encodeURIComponent(id);
+// path names a message or a letter. Browsers take these two names for steps up the
+// path, however they are escaped.
+function path(kind, id) {
+  if (id === "." || id === "..") throw new Failure(400, `a browser cannot ask for the id "${id}": use the command line`);
+  return `v1/${kind}/${encodeURIComponent(id)}`;
+}
+const messagePath = (id) => path("messages", id);
+const letterPath = (id) => path("dead", id);
 
 export const stats = () => call("GET", "v1/stats");
 export const messages = (query) => call("GET", "v1/messages", query);
-export const message = (id, payload) => call("GET", messagePath(id), { payload: payload ? "true" : "" });
-export const cancel = (id) => call("DELETE", messagePath(id));
+export const message = async (id, payload) => call("GET", messagePath(id), { payload: payload ? "true" : "" });
+export const cancel = async (id) => call("DELETE", messagePath(id));
 export const letters = (query, signal) => call("GET", "v1/dead", query, signal);
-export const letter = (id) => call("GET", letterPath(id));
+export const letter = async (id) => call("GET", letterPath(id));
 // A letter is named with the time that it died at: another that has taken its place
 // since is not meant.
-export const replay = (letter, force, signal) => call("POST", letterPath(letter.id) + "/replay", { force: force ? "true" : "", died_at: letter.died_at }, signal);
-export const purge = (letter, signal) => call("DELETE", letterPath(letter.id), { died_at: letter.died_at }, signal);
+export const replay = async (letter, force, signal) => call("POST", letterPath(letter.id) + "/replay", { force: force ? "true" : "", died_at: letter.died_at }, signal);
+export const purge = async (letter, signal) => call("DELETE", letterPath(letter.id), { died_at: letter.died_at }, signal);

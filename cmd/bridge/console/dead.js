@@ -72,7 +72,7 @@ export class DeadList {
     if (params !== this.params) return;
     setText(this.error, "");
     const dead = Object.values(this.app.stats.dead ?? {}).reduce((a, b) => a + b, 0);
-    setText(this.total, this.filtered ? `${count(dead)} in all. Times are in ${zone()}.` : `${count(dead)}, the oldest first. Times are in ${zone()}.`);
+    setText(this.total, this.filtered ? `${count(dead)} in all. Times are in ${zone()}.` : dead ? `${count(dead)}, the oldest first. Times are in ${zone()}.` : "");
     reconcile(this.list.body, page.items, (l) => l.id, (l) => this.row(l), (row, l) => this.draw(row, l));
     const none = page.items.length === 0;
     show(this.list.node, this.list.body.children.length > 0);

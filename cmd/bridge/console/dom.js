@@ -21,9 +21,12 @@ export function el(tag, props, ...children) {
 export const button = (label, click, props) => el("button", { type: "button", ...props, on: { click } }, label);
 export const link = (href, label, props) => el("a", { href, ...props }, label);
 
-// What has not changed is left alone: who has selected it keeps the selection.
+// What has not changed is left alone, and the text node stays the same one: who has
+// selected it keeps the selection.
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  if (node.textContent === text) return node;
+  if (text !== "" && node.childNodes.length === 1 && node.firstChild.nodeType === Node.TEXT_NODE) node.firstChild.data = text;
+  else node.textContent = text;
   return node;
 }
 export function setAttr(node, name, value) {
@@ -56,7 +59,7 @@ export function setCell(node, text) {
 let ahead = 0;
 export const serverNow = () => Date.now() + ahead;
 export function setServerNow(ms) {
-  ahead = ms - Date.now();
+  if (!Number.isNaN(ms)) ahead = ms - Date.now();
 }
 
 // timeOf is a moment as an element; with counting it says how far off it is, and
@@ -167,8 +170,8 @@ export function table(caption, columns, groups) {
   return { node: el("div", { class: "scroll" }, node), body, row };
 }
 
-// command is an example to run, on a line of its own.
-export const command = (text) => el("pre", { class: "command" }, el("code", null, text));
+// command is an example to run, on a line of its own that breaks between words only.
+export const command = (text) => el("pre", { class: "command" }, el("code", null, ...text.split(/( )/).map((word) => (word === " " ? word : el("span", null, word)))));
 
 export function setBadge(node, n) {
   show(node, n > 0);

@@ -35,7 +35,7 @@ export class Message {
     });
     const f = (this.f = { target: el("span"), due: timeOf(), left: timeOf(), next: timeOf(), lease: timeOf(), scheduled: timeOf(), expires: el("span"), tries: el("span") });
     this.details = new Details([
-      ["Target", f.target], ["Due", [f.due, " ", f.left]], ["Next try", f.next, "next"], ["Lease ends", f.lease, "lease"],
+      ["Target", f.target], ["Due", [f.due, " ", el("span", { class: "muted" }, f.left)]], ["Next try", f.next, "next"], ["Lease ends", f.lease, "lease"],
       ["Scheduled at", f.scheduled], ["Expires", f.expires, "expires"], ["Attempts", f.tries],
     ]);
     this.payload = new Payload("Payload", "payload.bin");

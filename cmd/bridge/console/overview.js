@@ -21,9 +21,11 @@ export class Overview {
       el("p", null, "or publish one to a source of the bridge with the headers ", el("code", null, "Bridge-Target"), " and ", el("code", null, "Bridge-Delay"), "."));
     this.noDead = el("p", { class: "muted" }, "None. What cannot be delivered is kept here, with the reason.");
     this.noSources = el("p", { class: "muted" }, "This process takes nothing in (BRIDGE_ROLES).");
+    this.troubles = el("ul", { class: "troubles", role: "status" });
     this.about = el("p", { class: "muted" });
     this.node = el("div", { "aria-busy": "true" },
       el("h1", null, "Overview"),
+      this.troubles,
       this.empty,
       el("section", { class: "card" }, el("h2", null, "Lanes"), this.lanes.node, this.about),
       el("section", { class: "card" }, el("h2", null, "Sources of this process"), this.sources.node, this.noSources),
@@ -39,6 +41,12 @@ export class Overview {
     const served = stats.process?.lanes ?? {};
     show(this.empty, lanes.every(([, l]) => l.pending + l.in_flight === 0) && dead.length === 0);
     reconcile(this.lanes.body, lanes, ([name]) => name, ([name]) => this.laneRow(name), (row, [name, l]) => this.drawLane(row, l, served[name], series, name));
+
+    const troubles = lanes.map(([name, l]) => [name, ...laneState(l, served[name])]).filter(([, , , , trouble]) => trouble);
+    reconcile(this.troubles, troubles, ([name]) => name, () => el("li"), (item, [name, , kind, why]) => {
+      item.className = kind;
+      setText(item, `${name}: ${why}`);
+    });
 
     const sources = Object.entries(stats.process?.ingested ?? {});
     show(this.sources.node, sources.length > 0);
@@ -112,13 +120,14 @@ export const whys = {
   corrupt: "Its record in Redis cannot be read.",
 };
 
-// laneState says how a lane is: a word, its colour, and what is behind it.
+// laneState says how a lane is: a word, its colour, what is behind it, and whether
+// somebody should do something about it.
 function laneState(l, served) {
-  if (served?.circuit_open) return ["Circuit open", "bad", "The broker cannot be reached. Its messages wait, and go on by themselves."];
-  if (l.overdue > 0 && !served) return ["Not served here", "warn", "Messages are overdue, and this process does not publish to this sink: another must, or they wait."];
-  if (l.overdue > 0 && l.overdue_seconds > 5) return ["Late", "warn", "Messages are due and not yet claimed."];
-  if (!served) return ["Not served here", "", "This process does not publish to this sink."];
-  return ["Flowing", "good", "The broker is reached, and nothing is late."];
+  if (served?.circuit_open) return ["Circuit open", "bad", 'the broker cannot be reached. What is due waits, and goes on without help when it is back. "bridge doctor" says what is wrong.', true];
+  if (l.overdue > 0 && !served) return ["Not served here", "warn", "messages are due, and this process does not publish to this sink. If no other process does, set its broker (BRIDGE_NATS_URL, BRIDGE_KAFKA_BROKERS).", true];
+  if (l.overdue > 0 && l.overdue_seconds > 5) return ["Late", "warn", 'messages are due and wait, though the broker is reached: more is due than is delivered, or no process is there that delivers. "bridge doctor" looks at both.', true];
+  if (!served) return ["Not served here", "", "This process does not publish to this sink.", false];
+  return ["Flowing", "good", "The broker is reached, and nothing is late.", false];
 }
 
 function lateness(seconds) {
@@ -141,6 +150,7 @@ function spark() {
 }
 
 function drawSpark(node, points) {
+  if (points.length < 3) points = []; // no line yet
   const most = Math.max(1, ...points.map(([, n]) => n));
   node.firstChild.setAttribute("points", points.map(([t, n]) => `${(100 + (100 * t) / sparkSeconds).toFixed(1)},${(22.5 - (21 * n) / most).toFixed(1)}`).join(" "));
 }

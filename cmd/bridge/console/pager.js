@@ -29,7 +29,7 @@ export class Pager {
     if (next) setAttr(this.next, "href", this.href({ after: next }));
     let page = 1;
     for (let p = back; p; p = before.get(p)) page++;
-    setText(this.here, rows === 0 ? "" : params.after && !back ? plural(rows, "row") : `Page ${page}, ${plural(rows, "row")}${next ? "" : ", the last page"}`);
+    setText(this.here, rows === 0 ? "" : !back && (params.after || !next) ? plural(rows, "row") : `Page ${page}, ${plural(rows, "row")}${next ? "" : ", the last page"}`);
     show(this.node, Boolean(params.after || next || rows));
   }
 }
