@@ -227,6 +227,52 @@ func TestDrainWithoutItsBroker(t *testing.T) {
 	w.drained(t, more, 0).want("drained", map[string]int{"delivered": n, "left.due": 0})
 }
 
+// TestDrainFinishesOtherLanes: a broker that is away keeps nothing from another.
+func TestDrainFinishesOtherLanes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const n = 100
+	w.fillFrom(t, 8, 0, n, due)
+	for _, id := range []string{"k-1", "k-2"} {
+		if r := Run(t, w.env, "", "schedule", "--target", "kafka://orders", "--delay", "0s", "--id", id, "x"); r.Code != 0 {
+			t.Fatalf("%+v", r)
+		}
+	}
+	// Where no broker of it is configured, they are another process's, which is said.
+	r := w.drained(t, nil, 0)
+	r.want("drained", map[string]int{"delivered": n, "left.due": 2, "left.lanes.kafka.due": 2})
+	if !strings.Contains(r.Said, "2 due for kafka are left to a process that publishes to it") {
+		t.Errorf("it does not say what it leaves: %s", r.Said)
+	}
+	w.fillFrom(t, 8, n, n, due)
+	more := Env{"PUBLISH_TIMEOUT": "1s", "KAFKA_BROKERS": fmt.Sprintf("127.0.0.1:%d", servers.FreePort(t))}
+	r = w.drained(t, more, 1)
+	r.want("incomplete", map[string]int{"delivered": n, "left.lanes.kafka.due": 2, "left.lanes.nats.due": 0})
+	if !strings.Contains(r.Said, "bridge: 2 due for kafka are left: its broker cannot be reached: ") {
+		t.Errorf("it does not say why: %s", r.Said)
+	}
+}
+
+// TestDrainTimeout: a target that does not answer costs no more than --timeout,
+// and what is left of it comes back when its leases end.
+func TestDrainTimeout(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	silent := w.nats.Connect(t)
+	// A subscriber of core NATS gets the message and answers nothing.
+	if _, err := silent.SubscribeSync("silent.x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := silent.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if r := Run(t, w.env, "", "schedule", "--target", "nats://silent.x", "--delay", "0s", "--id", "s", "x"); r.Code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	w.drained(t, Env{"SHUTDOWN_TIMEOUT": "300ms"}, 1, "--timeout", "1s").want("incomplete", map[string]int{"delivered": 0, "left.due": 0, "left.in_flight": 1})
+	w.awaitState(t, "s", "in_flight")
+}
+
 // TestDrainWithoutRedis ends soon, and says so.
 func TestDrainWithoutRedis(t *testing.T) {
 	t.Parallel()

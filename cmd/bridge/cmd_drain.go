@@ -134,7 +134,10 @@ type laneLeft struct {
 func printDrain(w io.Writer, v *drainView) error {
 	t := newTable(w)
 	row := func(name string, value any, more string) {
-		fmt.Fprintf(t, "%s\t%v\t%s\n", name, value, more)
+		if more != "" {
+			more = "\t" + more
+		}
+		fmt.Fprintf(t, "%s\t%v%s\n", name, value, more)
 	}
 	fmt.Fprintf(t, "%s in %.1fs\n", v.Result, v.Seconds)
 	for o := delaybridge.Scheduled; o <= delaybridge.Rejected; o++ {

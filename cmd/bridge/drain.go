@@ -48,6 +48,7 @@ type drainer struct {
 	brokers    map[string]string    // what is wrong with them, by lane
 	redisSince time.Time            // since when Redis does not answer
 	redisErr   error
+	held       error     // what was not settled in time
 	moved      time.Time // when something last changed
 	state      string    // which is what
 }
@@ -207,7 +208,7 @@ func (d *drainer) run(asked context.Context) (end drainEnd, err error) {
 	case broken:
 		return drainFailed, err
 	}
-	d.log.Warn("something was left, which loses nothing", zap.Error(err))
+	d.held = err
 	return end, nil
 }
 
@@ -438,6 +439,9 @@ func (d *drainer) sum(ctx context.Context, end drainEnd) *drainView {
 			}
 			v.Problems = append(v.Problems, fmt.Sprintf("%d due for %s are left: --timeout %s is over%s", l.Overdue, lane, duration(d.o.timeout), why))
 		}
+	}
+	if d.held != nil {
+		v.Problems = append(v.Problems, "something was left in flight, which loses nothing: "+d.held.Error())
 	}
 	for _, src := range d.sources {
 		switch {
