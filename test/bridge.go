@@ -70,7 +70,8 @@ func removeBinary() {
 	}
 }
 
-// Env is the settings of a process, without the BRIDGE_ of their names. Nothing
+// Env is the settings of a process, without the BRIDGE_ of their names; those of
+// OpenTelemetry, OTEL_..., have their whole names. Nothing
 // else of the test's own environment reaches the process but what Go and a
 // shell need. Metrics are served at a port that is free, unless it says otherwise.
 type Env map[string]string
@@ -89,7 +90,10 @@ func (e Env) With(more Env) Env {
 func (e Env) list() []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}
 	for k, v := range (Env{"METRICS_ADDR": "127.0.0.1:0"}).With(e) {
-		env = append(env, "BRIDGE_"+k+"="+v)
+		if !strings.HasPrefix(k, "OTEL_") {
+			k = "BRIDGE_" + k
+		}
+		env = append(env, k+"="+v)
 	}
 	return env
 }
