@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -21,12 +24,15 @@ func newConfig() *cobra.Command {
 			return err
 		}
 		if *output == formatJSON {
-			return printJSON(cmd.OutOrStdout(), listView[settingView]{Items: settingViews(s)})
+			return printJSON(cmd.OutOrStdout(), listView[settingView]{Items: append(settingViews(s), tracingViews(os.Environ())...)})
 		}
 		t := newTable(cmd.OutOrStdout())
 		fmt.Fprintln(t, "SETTING\tVALUE\tFROM\tDEFAULT\tWHAT IT IS")
 		for _, r := range s.table() {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", r.Name, orDash(r.Value), printable(r.From), orDash(r.Default), r.Doc)
+		}
+		for _, v := range tracingViews(os.Environ()) {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.Name, orDash(v.Value), v.From, orDash(v.Default), v.Doc)
 		}
 		return t.Flush()
 	}
@@ -53,6 +59,26 @@ func settingViews(s *Settings) []settingView {
 	var views []settingView
 	for _, r := range s.table() {
 		views = append(views, settingView{r.Name, r.Value, r.From, r.Default, r.Doc})
+	}
+	return views
+}
+
+// tracingViews are the variables of OpenTelemetry that are set. They are no settings
+// of ours, and say how traces are made.
+func tracingViews(environ []string) (views []settingView) {
+	doc := "of OpenTelemetry, for traces"
+	if _, on, err := traceEndpoint(); err == nil && !on {
+		doc += "; there are none, since no OTLP endpoint is set or they are switched off"
+	}
+	for _, e := range slices.Sorted(slices.Values(environ)) {
+		name, value, _ := strings.Cut(e, "=")
+		if !strings.HasPrefix(name, "OTEL_") {
+			continue
+		}
+		if strings.HasSuffix(name, "_HEADERS") && value != "" {
+			value = masked // these sign in to the collector
+		}
+		views = append(views, settingView{Name: name, Value: maskURLs(value), From: "environment", Doc: doc})
 	}
 	return views
 }
