@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -26,10 +27,24 @@ func connectNATS(s *Settings, l *link, log *zap.Logger, lost func(error)) (*nats
 	var said atomic.Value // the last failure that was logged
 	said.Store("")
 	var refused atomic.Bool // since the last connect
+	var conn atomic.Pointer[nats.Conn]
+	failed := func(err error) {
+		if text := err.Error(); said.Swap(text) != text {
+			log.Warn("cannot connect to NATS, trying again until it can", zap.Error(err))
+		}
+	}
 	options := append(sinks.NATSOptions(log),
 		nats.Name("delaybridge "+use),
 		nats.Timeout(natsDialTimeout),
-		nats.ReconnectJitter(200*time.Millisecond, 500*time.Millisecond),
+		nats.CustomReconnectDelay(func(int) time.Duration {
+			// The handler of failed connects does not hear of handshakes that fail.
+			if nc := conn.Load(); nc != nil {
+				if err := nc.LastError(); err != nil {
+					failed(err)
+				}
+			}
+			return natsReconnectWait + rand.N(natsReconnectWait)
+		}),
 		// Not the URL: a token in it is not masked by the client.
 		nats.ConnectHandler(func(nc *nats.Conn) {
 			l.reached.Store(true)
@@ -40,11 +55,7 @@ func connectNATS(s *Settings, l *link, log *zap.Logger, lost func(error)) (*nats
 			refused.Store(false)
 			log.Info("reconnected to NATS", zap.String("server", nc.ConnectedAddr()))
 		}),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
-			if text := err.Error(); said.Swap(text) != text {
-				log.Warn("cannot connect to NATS, trying again until it can", zap.Error(err))
-			}
-		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed(err) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil { // else it was closed on purpose
 				log.Warn("disconnected from NATS", zap.Error(err))
@@ -69,6 +80,7 @@ func connectNATS(s *Settings, l *link, log *zap.Logger, lost func(error)) (*nats
 		// The client's text may repeat the URL.
 		return nil, *wrong("NATS_URL", n.URL, "cannot be used: "+strings.ReplaceAll(maskURLs(err.Error()), string(n.URL), n.URL.String()))
 	}
+	conn.Store(nc)
 	if seed, ok := nc.Opts.CustomDialer.(*natsSeed); ok {
 		seed.conn.Store(nc)
 	}
@@ -77,6 +89,9 @@ func connectNATS(s *Settings, l *link, log *zap.Logger, lost func(error)) (*nats
 	}
 	return nc, nil
 }
+
+// natsReconnectWait is the least time between two tries to connect.
+const natsReconnectWait = 500 * time.Millisecond
 
 // natsAuth returns how to sign in, and how to encrypt; the error is a settingError.
 func (s *Settings) natsAuth() (options []nats.Option, err error) {
