@@ -25,18 +25,41 @@ const (
 	headerRawHeaders = "Bridge-Raw-Headers"
 )
 
-const timeFormat = "2006-01-02T15:04:05.000Z07:00"
-
 // ownHeaders returns the headers that every delivered message carries. An id is
 // a legal value on every broker (delaybridge.ValidateID).
 func ownHeaders(c *delaybridge.Claim) [5]delaybridge.Header {
+	rest, ends := appendOwn(make([]byte, 0, ownBytes), c)
 	return [...]delaybridge.Header{
 		{Name: headerID, Value: []byte(c.ID)},
-		{Name: headerScheduledAt, Value: c.Scheduled.UTC().AppendFormat(nil, timeFormat)},
-		{Name: headerDueAt, Value: c.Due.UTC().AppendFormat(nil, timeFormat)},
-		{Name: headerAttempt, Value: strconv.AppendInt(nil, int64(c.Attempt()), 10)},
-		{Name: delaybridge.HeaderHops, Value: strconv.AppendInt(nil, int64(delaybridge.Hops(c.Headers)+1), 10)},
+		{Name: headerScheduledAt, Value: rest[:ends[0]:ends[0]]},
+		{Name: headerDueAt, Value: rest[ends[0]:ends[1]:ends[1]]},
+		{Name: headerAttempt, Value: rest[ends[1]:ends[2]:ends[2]]},
+		{Name: delaybridge.HeaderHops, Value: rest[ends[2]:]},
 	}
+}
+
+// ownBytes is more than what appendOwn usually appends.
+const ownBytes = 64
+
+// appendOwn appends the values of those headers but the id's, without anything
+// between them, to what is empty, and returns where the first three end: every
+// message needs all of them, and so they are made in one go.
+func appendOwn(b []byte, c *delaybridge.Claim) (_ []byte, ends [3]int) {
+	b = appendTime(b, c.Scheduled)
+	ends[0] = len(b)
+	b = appendTime(b, c.Due)
+	ends[1] = len(b)
+	b = strconv.AppendInt(b, int64(c.Attempt()), 10)
+	ends[2] = len(b)
+	return strconv.AppendInt(b, int64(delaybridge.Hops(c.Headers)+1), 10), ends
+}
+
+// appendTime appends a time in UTC with its milliseconds, by RFC 3339. Go has a
+// fast way for the form without a fraction only.
+func appendTime(b []byte, t time.Time) []byte {
+	b = t.UTC().AppendFormat(b, time.RFC3339)
+	ms := t.Nanosecond() / int(time.Millisecond)
+	return append(b[:len(b)-1], '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10), 'Z')
 }
 
 // passes reports whether a message's own header goes out with it. Ingest has
@@ -51,8 +74,14 @@ func passes(name string) bool {
 // schedule, and another for the next schedule of the same id.
 func messageID(c *delaybridge.Claim) string {
 	// Neither a position nor a target has line breaks.
-	sum := sha256.Sum256([]byte(c.Position.String() + "\n" + c.Target.String()))
-	return c.ID + "." + hex.EncodeToString(sum[:8])
+	b := make([]byte, 0, 160)
+	b = append(append(b, c.Position.Source...), ':')
+	b = append(strconv.AppendUint(b, c.Position.Offset, 10), '\n')
+	b = append(append(append(b, c.Target.Sink...), "://"...), c.Target.Name...)
+	sum := sha256.Sum256(b)
+	var digits [16]byte
+	hex.Encode(digits[:], sum[:8])
+	return c.ID + "." + string(digits[:])
 }
 
 // DefaultPublishTimeout is the budget of one publish, the client's own retries

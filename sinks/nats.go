@@ -1,6 +1,7 @@
 package sinks
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,11 +117,21 @@ const (
 	jsNoLimits    = 10120 // the account has no storage, yet
 )
 
+// stored reports whether an answer is plainly one of a stream that has the
+// message, as nearly all are; any other is to be read as JSON.
+func stored(answer []byte) bool {
+	rest, ok := bytes.CutPrefix(answer, []byte(`{"stream":"`))
+	return ok && len(rest) > 0 && rest[0] != '"' && rest[0] != '\\' && rest[len(rest)-1] == '}' && !bytes.Contains(rest, []byte(`"error"`))
+}
+
 // ackError returns nil for a message that the stream has, now or from an earlier
 // attempt.
 func ackError(m *nats.Msg) error {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		return delaybridge.Transient(errors.New("no stream holds the subject"))
+	}
+	if stored(m.Data) {
+		return nil
 	}
 	var ack pubAck
 	if err := json.Unmarshal(m.Data, &ack); err != nil || ack.Error == nil && ack.Stream == "" {

@@ -154,12 +154,16 @@ func (c *natsConn) await(ctx context.Context, b *natsBatch, run func(ctx context
 // send publishes the batch's messages, each made by message, and settles those
 // that could not be. Nothing is confirmed by that.
 func (c *natsConn) send(b *natsBatch, message func(i int) *nats.Msg) {
+	var checked delaybridge.Target // the last one that was found to be valid
 	for i := range b.claims {
 		// Targets were checked when they were stored. But a subject such as
 		// $JS.API.STREAM.DELETE.X deletes a stream, so they are checked here too.
-		if _, err := delaybridge.ParseTarget(b.claims[i].Target.String()); err != nil {
-			b.settle(i, delaybridge.Permanent(fmt.Errorf("target: %w", err)))
-			continue
+		if t := b.claims[i].Target; t != checked {
+			if _, err := delaybridge.ParseTarget(t.String()); err != nil {
+				b.settle(i, delaybridge.Permanent(fmt.Errorf("target: %w", err)))
+				continue
+			}
+			checked = t
 		}
 		m := message(i)
 		if !b.send(i) {

@@ -27,8 +27,12 @@ func natsMessage(c *delaybridge.Claim) *nats.Msg {
 	pass := cloudEventForNATS(c.Headers)
 	h := make(nats.Header, len(pass)+7)
 	setRawHeaders(h, addHeaders(h, pass))
-	for _, own := range ownHeaders(c) {
-		h[own.Name] = []string{string(own.Value)}
+	var buf [ownBytes]byte
+	b, ends := appendOwn(buf[:0], c)
+	rest := string(b)
+	values := [...]string{c.ID, rest[:ends[0]], rest[ends[0]:ends[1]], rest[ends[1]:ends[2]], rest[ends[2]:]}
+	for i, name := range [...]string{headerID, headerScheduledAt, headerDueAt, headerAttempt, delaybridge.HeaderHops} {
+		h[name] = values[i : i+1 : i+1]
 	}
 	switch {
 	case c.Key == nil:
