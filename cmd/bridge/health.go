@@ -279,7 +279,11 @@ func (s *stateLog) note(reasons []string) {
 // asks gives the link its check, which may take a while: a client that cannot
 // write holds its lock meanwhile, and Kafka is asked over the network.
 func (l *link) asks(check func(context.Context) error) {
-	l.asked = &snapshot[error]{ask: check, fresh: lookFresh, wait: lookWait, limit: lookLimit}
+	l.asked = &snapshot[error]{
+		ask: check, fresh: lookFresh, wait: lookWait, limit: lookLimit,
+		// Or a probe that came too early would keep the process from being ready.
+		brief: func(err error) bool { return err != nil && !l.reached.Load() },
+	}
 }
 
 // check returns nil while the broker can be reached.

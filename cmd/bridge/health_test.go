@@ -190,3 +190,27 @@ func TestStallAfterFollowsTheClientsTimeouts(t *testing.T) {
 		_ = client.Close()
 	}
 }
+
+// TestEarlyProbeDelaysNothing: what a probe was told before a broker was reached is
+// not told to the next ones for as long as an answer is good otherwise.
+func TestEarlyProbeDelaysNothing(t *testing.T) {
+	asked := 0
+	l := &link{broker: brokerKafka, use: useSink}
+	l.asks(func(context.Context) error {
+		if asked++; asked == 1 {
+			return errNotConnected
+		}
+		return nil
+	})
+	if err := l.check(t.Context()); err == nil {
+		t.Fatal("the first answer is that it is not connected")
+	}
+	l.asked.at = l.asked.at.Add(-2 * briefly) // some time passes, less than an answer is good for
+	if err := l.check(t.Context()); err != nil || asked != 2 {
+		t.Errorf("the next probe is told %v, after %d questions", err, asked)
+	}
+	l.asked.at = l.asked.at.Add(-2 * briefly)
+	if err := l.check(t.Context()); err != nil || asked != 2 {
+		t.Errorf("once it was reached, an answer is good for longer: %v, %d questions", err, asked)
+	}
+}

@@ -15,6 +15,9 @@ type snapshot[T any] struct {
 	// fresh is how old an answer may be, wait how long get waits for one, and
 	// limit how long ask has.
 	fresh, wait, limit time.Duration
+	// brief, if set, says of an answer that it may change any moment, so that it
+	// may be no older than briefly.
+	brief func(T) bool
 
 	mu     sync.Mutex
 	answer T
@@ -22,11 +25,17 @@ type snapshot[T any] struct {
 	asking chan struct{} // is closed when the answer on its way is there
 }
 
+const briefly = 50 * time.Millisecond
+
 // get returns the answer, and false if there is none in time. ctx is not who
 // waits but the program's: it ends what is on its way.
 func (s *snapshot[T]) get(ctx context.Context) (answer T, ok bool) {
 	s.mu.Lock()
-	if !s.at.IsZero() && time.Since(s.at) < s.fresh && s.asking == nil {
+	fresh := s.fresh
+	if s.brief != nil && s.brief(s.answer) {
+		fresh = min(fresh, briefly)
+	}
+	if !s.at.IsZero() && time.Since(s.at) < fresh && s.asking == nil {
 		defer s.mu.Unlock()
 		return s.answer, true
 	}
