@@ -92,7 +92,7 @@ func (q *kafkaQueue) setBefore(f func([]delaybridge.Request) error) {
 // await returns what is stored once ok says that it is what the test waits for.
 func (q *kafkaQueue) await(t *testing.T, what string, ok func(stored map[delaybridge.Position][]delaybridge.Message) bool) map[delaybridge.Position][]delaybridge.Message {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(time.Minute)
 	for {
 		q.mu.Lock()
 		stored, change := maps.Clone(q.stored), q.change
@@ -160,7 +160,7 @@ func readObserved(t *testing.T, k *servers.Kafka, q ingest.Queue, group string, 
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("Run did not return in time")
 		}
 	})}
@@ -177,7 +177,7 @@ func request(topic string, partition int32, key, value []byte) *kgo.Record {
 
 func produce(t *testing.T, c *kgo.Client, rs ...*kgo.Record) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := c.ProduceSync(ctx, rs...).FirstErr(); err != nil {
 		t.Fatal(err)
@@ -652,7 +652,7 @@ func TestKafkaReadsATopicThatWasMadeAnew(t *testing.T) {
 			})
 			produceN(t, k.Client(t), topic, 0, 10, 1)
 			<-storing
-			time.Sleep(500 * time.Millisecond) // the fetch that runs beside it has ended with nothing
+			time.Sleep(time.Second) // the fetch that runs beside it has ended with nothing
 			k.DeleteTopic(t, topic)
 			k.CreateTopic(t, topic, 1)
 			produceN(t, k.Client(t), topic, 0, 100, 20)

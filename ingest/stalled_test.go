@@ -64,7 +64,7 @@ func (q *moodyQueue) Pressure(ctx context.Context) (delaybridge.Pressure, error)
 // returns is a loop that hangs.
 func TestSourcesThatHangAreNamed(t *testing.T) {
 	// No turn is this long in any mood but one: a closed gate is asked once a second.
-	const bound = 3 * time.Second
+	const bound = 5 * time.Second
 	type looper interface {
 		Stalled(d time.Duration) []string
 	}

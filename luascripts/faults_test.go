@@ -362,7 +362,7 @@ func TestCluster(t *testing.T) {
 // await waits until a channel gives a value.
 func await[T comparable](t *testing.T, c <-chan T, want T) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(time.Minute)
 	for {
 		select {
 		case got := <-c:

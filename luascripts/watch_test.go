@@ -119,7 +119,7 @@ func TestWatch(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("ended with %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it did not end with its context")
 	}
 }
@@ -139,7 +139,7 @@ func TestWatchEnds(t *testing.T) {
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: ended with %v", name, err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s: it did not end with its context", name)
 		}
 	}
@@ -154,7 +154,7 @@ func TestWatchEnds(t *testing.T) {
 		if err == nil {
 			t.Error("it ended without an error, and without Redis")
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it did not end, without Redis")
 	}
 }
@@ -190,7 +190,7 @@ func TestWatchIdle(t *testing.T) {
 		if err == nil {
 			t.Error("it ended without an error")
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it did not end, though nobody answers")
 	}
 	r.Resume()

@@ -47,7 +47,7 @@ func kafkaClaim(topic, id string) delaybridge.Claim {
 // readTopic returns all records of a topic, of one partition after the other.
 func readTopic(t *testing.T, k *servers.Kafka, topic string) []*kgo.Record {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	admin := k.Client(t)
 	defer admin.Close()

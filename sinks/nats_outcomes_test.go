@@ -132,16 +132,16 @@ func TestNATSSubjectThatNobodyConfirms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sink := newNATSSink(t, connect(t, newLink(t, s)), time.Second)
+	sink := newNATSSink(t, connect(t, newLink(t, s)), 5*time.Second)
 	start := time.Now()
 	errs := sink.Publish(t.Context(), []delaybridge.Claim{natsClaim("ok", "a"), natsClaim("silent", "b"), natsClaim("ok", "c")})
-	if d := time.Since(start); d > 6*time.Second {
-		t.Errorf("Publish took %v with a timeout of 1s", d)
+	if d := time.Since(start); d > 30*time.Second {
+		t.Errorf("Publish took %v with a timeout of 5s", d)
 	}
 	want(t, "the one before", errs[0], "", "")
 	want(t, "the silent one", errs[1], "unknown", "did not confirm")
 	want(t, "the one behind", errs[2], "", "")
-	if _, err := heard.NextMsg(10 * time.Second); err != nil {
+	if _, err := heard.NextMsg(time.Minute); err != nil {
 		t.Errorf("the silent subscriber has heard nothing: %v", err)
 	}
 	if _, err := heard.NextMsg(700 * time.Millisecond); err == nil {
@@ -376,7 +376,7 @@ func TestNATSConnectionThatBreaksEndsTheWait(t *testing.T) {
 	start := time.Now()
 	got := make(chan []error)
 	go func() { got <- sink.Publish(t.Context(), []delaybridge.Claim{natsClaim("silent", "a")}) }()
-	if _, err := heard.NextMsg(20 * time.Second); err != nil {
+	if _, err := heard.NextMsg(time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	// An acknowledgement of what was sent on this connection can only come on it.

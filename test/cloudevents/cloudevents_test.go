@@ -27,7 +27,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // delay is how long the bridge holds each event.
 const delay = 300 * time.Millisecond

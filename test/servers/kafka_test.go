@@ -34,7 +34,7 @@ func testKafka(t *testing.T, k *servers.Kafka) {
 		}
 		r := kafka.NewReader(kafka.ReaderConfig{Brokers: k.Brokers, GroupID: topic, Topic: topic, MaxWait: 100 * time.Millisecond})
 		defer func() { _ = r.Close() }()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		m, err := r.FetchMessage(ctx)
 		if err != nil {
@@ -94,7 +94,7 @@ func testKafka(t *testing.T, k *servers.Kafka) {
 func read(t *testing.T, k *servers.Kafka, topic string, n int) []*kgo.Record {
 	t.Helper()
 	c := k.Client(t, kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(100*time.Millisecond))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var got []*kgo.Record
 	for len(got) < n {
