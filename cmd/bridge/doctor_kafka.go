@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/describegroups"
 
 	"delaybridge"
 )
@@ -297,10 +299,7 @@ func (d *kafkaDoctor) group(ctx context.Context, names []string, topics map[stri
 	const check = "group"
 	id := string(d.s.Kafka.Ingest.Group)
 	acl := "kafka-acls --bootstrap-server <broker> --add --allow-principal User:<user> --operation Read --operation Describe --group " + id
-	res, err := d.client.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{id}})
-	if err == nil && len(res.Groups) == 1 {
-		err = res.Groups[0].Error
-	}
+	g, err := d.describe(ctx, id)
 	switch {
 	case errors.Is(err, kafka.GroupAuthorizationFailed):
 		d.problem(check, "the user may not use the group "+id+": nothing is taken in", acl)
@@ -308,11 +307,10 @@ func (d *kafkaDoctor) group(ctx context.Context, names []string, topics map[stri
 	case errors.Is(err, kafka.GroupIdNotFound):
 		d.note(check, id+" does not exist yet: bridge serve makes it", "run bridge serve with the role ingest")
 		return
-	case err != nil || len(res.Groups) == 0:
-		d.problem(check, fmt.Sprintf("%s cannot be asked for: %v", id, err), "see the brokers' log: the group's coordinator does not answer")
+	case err != nil:
+		d.problem(check, id+" cannot be asked for: "+shortCause(err), "see the brokers' log: the group's coordinator does not answer")
 		return
 	}
-	g := res.Groups[0]
 	lag, behind, lagErr := d.lag(ctx, id, names, topics)
 	switch {
 	case lagErr != nil:
@@ -322,11 +320,12 @@ func (d *kafkaDoctor) group(ctx context.Context, names []string, topics map[stri
 	}
 	var others []string
 	for _, m := range g.Members {
-		if len(m.MemberMetadata.Topics) == 0 {
+		topics := subscribedTopics(m.MemberMetadata)
+		if len(topics) == 0 {
 			continue // not told
 		}
 		for _, name := range names {
-			if !slices.Contains(m.MemberMetadata.Topics, name) && !slices.Contains(others, name) {
+			if !slices.Contains(topics, name) && !slices.Contains(others, name) {
 				others = append(others, name)
 			}
 		}
@@ -346,6 +345,57 @@ func (d *kafkaDoctor) group(ctx context.Context, names []string, topics map[stri
 	default:
 		d.note(check, fmt.Sprintf("%s is in state %s, with %s: it is being shared out anew, and goes on by itself", id, g.GroupState, plural(len(g.Members), "member")), "look again in half a minute; if it stays so, a member cannot keep up its session: see its log")
 	}
+}
+
+// describe asks for a group. It does not use kafka-go's own call, which cannot read
+// what members of other clients say.
+func (d *kafkaDoctor) describe(ctx context.Context, group string) (describegroups.ResponseGroup, error) {
+	m, err := d.client.Transport.RoundTrip(ctx, d.client.Addr, &describegroups.Request{Groups: []string{group}})
+	if err != nil {
+		return describegroups.ResponseGroup{}, err
+	}
+	res, ok := m.(*describegroups.Response)
+	if !ok || len(res.Groups) != 1 {
+		return describegroups.ResponseGroup{}, fmt.Errorf("%T answers with no group", m)
+	}
+	if code := kafka.Error(res.Groups[0].ErrorCode); code != 0 {
+		return res.Groups[0], code
+	}
+	return res.Groups[0], nil
+}
+
+// subscribedTopics reads the topics out of what a member says of itself: a version,
+// the topics, and more that depends on the version.
+func subscribedTopics(metadata []byte) (topics []string) {
+	rest := metadata
+	take := func(n int) []byte {
+		if n < 0 || n > len(rest) {
+			rest = nil
+			return nil
+		}
+		b := rest[:n]
+		rest = rest[n:]
+		return b
+	}
+	if len(take(2)) == 0 {
+		return nil
+	}
+	count := take(4)
+	if len(count) == 0 {
+		return nil
+	}
+	for range binary.BigEndian.Uint32(count) {
+		length := take(2)
+		if len(length) == 0 {
+			return topics
+		}
+		name := take(int(binary.BigEndian.Uint16(length)))
+		if name == nil {
+			return topics
+		}
+		topics = append(topics, string(name))
+	}
+	return topics
 }
 
 // lag returns how many messages of the topics the group has not read, and where it
