@@ -36,6 +36,18 @@ type outcome struct {
 	settleErr error // why it could not be settled yet
 }
 
+// partSink is a sink that may be able to publish a batch for many targets so that
+// none of them holds up the outcomes of others.
+type partSink interface {
+	delaybridge.Sink
+	// InParts reports whether it can do so for a lane.
+	InParts(lane string) bool
+	// PublishParts publishes a batch, and calls part, never twice at a time and once
+	// for each message in all, with the indexes of messages and their outcomes. Of
+	// those that are confirmed it then reads nothing but the target any more.
+	PublishParts(ctx context.Context, batch []delaybridge.Claim, part func(indexes []int, errs []error))
+}
+
 // deliver publishes one batch and passes on what became of each message.
 func (l *lane) deliver(ctx context.Context, batch []delaybridge.Claim, until time.Time) {
 	if l.tooLate(batch, until) {
@@ -53,6 +65,35 @@ func (l *lane) deliver(ctx context.Context, batch []delaybridge.Claim, until tim
 		out[i] = l.judge(batch[i], err, rand.Float64())
 		out[i].until = until
 	}
+	l.passOn(out, returned)
+}
+
+// deliverParts is deliver, which passes on in parts.
+func (l *lane) deliverParts(ctx context.Context, batch []delaybridge.Claim, until time.Time) {
+	if l.tooLate(batch, until) {
+		return
+	}
+	l.parts.PublishParts(ctx, batch, func(indexes []int, errs []error) {
+		if len(indexes) == 0 {
+			return
+		}
+		returned := time.Now()
+		delaybridge.Failpoint("confirmed")
+		out := make([]outcome, len(indexes))
+		for n, i := range indexes {
+			out[n] = l.judge(batch[i], errs[n], rand.Float64())
+			out[n].until = until
+			if errs[n] == nil {
+				// The batch stays in memory until its last outcome: not what it carries.
+				batch[i].Payload, batch[i].Key, batch[i].Headers = nil, nil, nil
+			}
+		}
+		l.passOn(out, returned)
+	})
+}
+
+// passOn tells of outcomes and hands them to the settler.
+func (l *lane) passOn(out []outcome, returned time.Time) {
 	l.note(out)
 	l.observe(out, returned)
 	l.outcomes <- out

@@ -19,6 +19,7 @@ type lane struct {
 	cfg   *Config
 	queue Queue
 	sink  delaybridge.Sink
+	parts partSink // sink, if it publishes this lane in parts
 	log   *zap.Logger
 
 	outcomes chan []outcome // from publishers to the settler
@@ -46,8 +47,13 @@ type lane struct {
 
 func newLane(name string, cfg *Config, queue Queue, sink delaybridge.Sink) *lane {
 	n := queue.Shards()
+	var parts partSink
+	if p, ok := sink.(partSink); ok && p.InParts(name) {
+		parts = p
+	}
 	return &lane{
-		name: name, cfg: cfg, queue: queue, sink: sink, log: cfg.Log.With(zap.String("sink", name)),
+		parts: parts,
+		name:  name, cfg: cfg, queue: queue, sink: sink, log: cfg.Log.With(zap.String("sink", name)),
 		outcomes: make(chan []outcome, 64), signal: make(chan struct{}, 1),
 		woken: make([]bool, n), next: make([]time.Time, n), targets: targets{}, failing: failing{}, failures: map[int]int{},
 	}
@@ -321,7 +327,8 @@ func (l *lane) idleFor() time.Duration {
 }
 
 // publish hands claims to publishers, a batch for each target, so that a target
-// that does not answer holds up no other.
+// that does not answer holds up no other; where the sink publishes in parts, only
+// a target that did not answer before is kept apart.
 func (l *lane) publish(ctx, work context.Context, claims []delaybridge.Claim, until time.Time, publishers *sync.WaitGroup) {
 	if len(claims) == 0 {
 		return
@@ -334,26 +341,35 @@ func (l *lane) publish(ctx, work context.Context, claims []delaybridge.Claim, un
 		l.outcomes <- put
 		return
 	}
+	var mixed []delaybridge.Claim
 	batches := map[string][]delaybridge.Claim{}
 	now := time.Now()
 	l.mu.Lock()
 	for i := range claims {
 		name := claims[i].Target.Name
-		if !l.targets.admit(name, now) {
+		admitted, suspect := l.targets.admit(name, now)
+		switch {
+		case !admitted:
 			put = append(put, outcome{claim: claims[i], until: until, verdict: postpone})
-			continue
+		case l.parts != nil && !suspect:
+			mixed = append(mixed, claims[i])
+		default:
+			batches[name] = append(batches[name], claims[i])
 		}
-		batches[name] = append(batches[name], claims[i])
 	}
 	l.mu.Unlock()
 	if len(put) > 0 {
 		l.outcomes <- put
 	}
-	for _, all := range batches {
+	start := func(all []delaybridge.Claim, deliver func(context.Context, []delaybridge.Claim, time.Time)) {
 		for len(all) > 0 {
 			batch := all[:min(len(all), l.cfg.Batch)]
 			all = all[len(batch):]
-			publishers.Go(func() { l.deliver(work, batch, until) })
+			publishers.Go(func() { deliver(work, batch, until) })
 		}
+	}
+	start(mixed, l.deliverParts)
+	for _, all := range batches {
+		start(all, l.deliver)
 	}
 }

@@ -31,21 +31,22 @@ func (t *target) slow(now time.Time) bool {
 	return t.held > 0 && (t.suspect || now.Sub(t.since) > slowAfter)
 }
 
-// admit counts one more message in hand, unless the target is to be spared.
-func (ts targets) admit(name string, now time.Time) bool {
+// admit counts one more message in hand, unless the target is to be spared, and
+// says whether the last one had no answer.
+func (ts targets) admit(name string, now time.Time) (admitted, suspect bool) {
 	t := ts[name]
 	if t == nil {
 		t = &target{}
 		ts[name] = t
 	}
 	if t.held >= suspectLimit && t.slow(now) {
-		return false
+		return false, t.suspect
 	}
 	if t.held == 0 {
 		t.since = now
 	}
 	t.held++
-	return true
+	return true, t.suspect
 }
 
 // done counts one message less in hand.

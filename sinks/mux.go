@@ -57,6 +57,36 @@ func (m Mux) Publish(ctx context.Context, batch []delaybridge.Claim) []error {
 	return errs
 }
 
+// inParts is a sink that can publish in parts.
+type inParts interface {
+	PublishParts(ctx context.Context, batch []delaybridge.Claim, part func(indexes []int, errs []error))
+}
+
+var _, _ inParts = (*NATS)(nil), (*NATSCore)(nil)
+
+// InParts reports whether a sink can publish in parts: then a batch may be for any
+// number of targets, since none of them holds up the others.
+func (m Mux) InParts(sink string) bool {
+	_, ok := m[sink].(inParts)
+	return ok
+}
+
+// PublishParts is Publish for a batch of one sink. It calls part, once for each
+// message in all, with the indexes of messages and their outcomes: as soon as
+// they are known where the sink can tell, else when all are. It returns after the
+// last call. Of what is confirmed the sink then reads nothing but the target.
+func (m Mux) PublishParts(ctx context.Context, batch []delaybridge.Claim, part func(indexes []int, errs []error)) {
+	if s, ok := m.only(batch).(inParts); ok {
+		s.PublishParts(ctx, batch, part)
+		return
+	}
+	all := make([]int, len(batch))
+	for i := range all {
+		all[i] = i
+	}
+	part(all, m.Publish(ctx, batch))
+}
+
 // only returns the sink that the whole batch is for, nil if there is not just
 // one: a lane holds the messages of one sink, so this is the usual case.
 func (m Mux) only(batch []delaybridge.Claim) delaybridge.Sink {

@@ -19,7 +19,7 @@ import (
 //
 // A batch is sent as a whole and its acks are awaited together, so a subject
 // that nobody confirms holds up the return of its own batch, by the publish
-// timeout at most, and nothing else. The client's own asynchronous publisher is
+// timeout at most, and nothing else; with PublishParts, only its own messages. The client's own asynchronous publisher is
 // not used: it retries behind our back, stalls when its window is full, and
 // keeps what is never acknowledged.
 type NATS struct {
@@ -48,7 +48,16 @@ func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 func (s *NATS) Publish(ctx context.Context, batch []delaybridge.Claim) []error {
 	n, b := s.conn.open(batch)
 	defer s.conn.close(n)
-	return s.conn.await(ctx, b, func(context.Context) { s.run(n, b) })
+	return s.conn.await(ctx, b, func(context.Context) { s.run(n, b) }, nil)
+}
+
+// PublishParts is Publish, which tells the outcomes of messages in parts: a subject
+// that nobody confirms holds up nothing of its own batch either. See Mux.
+func (s *NATS) PublishParts(ctx context.Context, batch []delaybridge.Claim, part func(indexes []int, errs []error)) {
+	n, b := s.conn.open(batch)
+	defer s.conn.close(n)
+	s.conn.await(ctx, b, func(context.Context) { s.run(n, b) }, part)
+	part(b.hand())
 }
 
 // run sends the batch and stays until it is settled, to hear of a disconnect:

@@ -143,12 +143,13 @@ func (c *natsConn) batch(n uint64) *natsBatch {
 }
 
 // await lets run carry out a batch and returns its outcomes within the publish
-// timeout. run may be held up by a connection that takes no bytes.
-func (c *natsConn) await(ctx context.Context, b *natsBatch, run func(ctx context.Context)) []error {
-	return b.await(ctx, c.timeout, run, func() (sentErr, unsentErr error) {
+// timeout. run may be held up by a connection that takes no bytes. A part that is
+// not nil is told of some while others take longer.
+func (c *natsConn) await(ctx context.Context, b *natsBatch, run func(ctx context.Context), part func(indexes []int, errs []error)) []error {
+	return b.awaitParts(ctx, c.timeout, run, func() (sentErr, unsentErr error) {
 		return fmt.Errorf("NATS did not confirm within %v", c.timeout),
 			delaybridge.Unavailable(fmt.Errorf("NATS took no more messages within %v", c.timeout))
-	})
+	}, part)
 }
 
 // send publishes the batch's messages, each made by message, and settles those

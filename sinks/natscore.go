@@ -34,7 +34,15 @@ func NewNATSCore(nc *nats.Conn, cfg NATSConfig) (*NATSCore, error) {
 func (s *NATSCore) Publish(ctx context.Context, batch []delaybridge.Claim) []error {
 	n, b := s.conn.open(batch)
 	defer s.conn.close(n)
-	return s.conn.await(ctx, b, func(ctx context.Context) { s.run(ctx, b) })
+	return s.conn.await(ctx, b, func(ctx context.Context) { s.run(ctx, b) }, nil)
+}
+
+// PublishParts is Publish, which tells the outcomes of messages in parts. See Mux.
+func (s *NATSCore) PublishParts(ctx context.Context, batch []delaybridge.Claim, part func(indexes []int, errs []error)) {
+	n, b := s.conn.open(batch)
+	defer s.conn.close(n)
+	s.conn.await(ctx, b, func(ctx context.Context) { s.run(ctx, b) }, part)
+	part(b.hand())
 }
 
 func (s *NATSCore) run(ctx context.Context, b *natsBatch) {

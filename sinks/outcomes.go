@@ -26,6 +26,7 @@ const (
 	unsent  step = iota // the broker has not been given a byte of it
 	sent                // it may have been given to the broker
 	settled             // its outcome is known
+	handed              // and was handed out
 )
 
 func newOutcomes(n int) *outcomes {
@@ -80,12 +81,37 @@ func (o *outcomes) recall(i int) {
 // ctx has ended, whether run has returned or not. Messages that the timeout
 // finds sent fail with the first error of late, others with the second.
 func (o *outcomes) await(ctx context.Context, timeout time.Duration, run func(context.Context), late func() (sentErr, unsentErr error)) []error {
+	return o.awaitParts(ctx, timeout, run, late, nil)
+}
+
+// partsEvery is how long outcomes may be kept back by messages that have none.
+const partsEvery = 20 * time.Millisecond
+
+// awaitParts is await, which hands the outcomes of some messages to part, if that
+// is not nil, while those of others take longer. What it returns is of all.
+func (o *outcomes) awaitParts(
+	ctx context.Context, timeout time.Duration, run func(context.Context), late func() (sentErr, unsentErr error), part func(indexes []int, errs []error),
+) []error {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	go run(limited)
-	select {
-	case <-o.done:
-	case <-limited.Done():
+	var tick <-chan time.Time
+	if part != nil {
+		t := time.NewTicker(partsEvery)
+		defer t.Stop()
+		tick = t.C
+	}
+	for waiting := true; waiting; {
+		select {
+		case <-o.done:
+			waiting = false
+		case <-limited.Done():
+			waiting = false
+		case <-tick:
+			if indexes, errs := o.hand(); len(indexes) > 0 {
+				part(indexes, errs)
+			}
+		}
 	}
 	switch {
 	case o.isDone():
@@ -95,6 +121,20 @@ func (o *outcomes) await(ctx context.Context, timeout time.Duration, run func(co
 		return o.finish(err, err)
 	}
 	return o.finish(late())
+}
+
+// hand returns the messages that are settled and were not handed out yet, with
+// their outcomes.
+func (o *outcomes) hand() (indexes []int, errs []error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, s := range o.step {
+		if s == settled {
+			o.step[i] = handed
+			indexes, errs = append(indexes, i), append(errs, o.errs[i])
+		}
+	}
+	return indexes, errs
 }
 
 // finish settles all that is left, what was sent and what was not apart, and
@@ -114,7 +154,7 @@ func (o *outcomes) finish(sentErr, unsentErr error) []error {
 }
 
 func (o *outcomes) settleLocked(i int, err error) {
-	if o.step[i] == settled {
+	if o.step[i] >= settled {
 		return
 	}
 	o.step[i], o.errs[i] = settled, err
