@@ -135,11 +135,13 @@ func (p *tab) tabTo(what, expression string) {
 	p.t.Fatalf("Tab does not reach %s; it is at %s", what, p.eval("document.activeElement.outerHTML"))
 }
 
-// awaitFresh waits until everything was asked for again, from now on.
+// awaitFresh has everything asked for again, and waits until the page has shown it:
+// the next question comes only after that.
 func (p *tab) awaitFresh() {
 	p.t.Helper()
-	p.eval(`(() => { window.fresh = 0; const seen = performance.getEntriesByType("resource").length; window.before = seen; performance.setResourceTimingBufferSize(100000); })()`)
-	p.await("two refreshes", `performance.getEntriesByType("resource").slice(window.before).filter((e) => e.name.endsWith("/v1/stats")).length >= 3`)
+	asked := `performance.getEntriesByType("resource").filter((e) => e.name.endsWith("/v1/stats")).length`
+	p.eval(`(performance.setResourceTimingBufferSize(100000), window.asked = ` + asked + `)`)
+	p.await("two refreshes", `(document.dispatchEvent(new Event("changed")), `+asked+` >= window.asked + 3)`)
 }
 
 // quote writes a string for JavaScript.

@@ -12,7 +12,7 @@ import { Overview } from "./overview.js";
 import { SignIn } from "./signin.js";
 import { Upcoming } from "./upcoming.js";
 
-const interval = 2000, slowest = 30000;
+const interval = 2000, slowest = 15000;
 const main = byId("main");
 
 // go moves to a view. A change of what is only looked at in another way replaces.
@@ -119,7 +119,7 @@ async function once() {
   }
   fresh();
   // Who looks on must not become a load: a slow answer is asked for less often.
-  return Math.min(slowest, Math.max(interval, 10 * (performance.now() - began)));
+  return Math.min(slowest, Math.max(interval, 5 * (performance.now() - began)));
 }
 
 function lost(err) {

@@ -17,7 +17,7 @@ export class DeadList {
     this.targets = el("datalist", { id: "targets" });
     this.target = el("input", { id: "target", type: "text", list: "targets", placeholder: "Any target, e.g. nats://orders.timeout", autocomplete: "off", autocapitalize: "off", spellcheck: "false",
       on: { change: () => this.filter() } });
-    this.clear = button("Clear filter", () => { app.go(this.href({ reason: "", target: "" })); this.reason.focus(); });
+    this.clear = button("Clear filter", () => { app.go(this.href({ reason: "", target: "" })); this.reason.focus(); }, { hidden: true });
     this.replayAll = button("Replay all", () => this.bulk("replay"), { id: "replay-all" });
     this.purgeAll = button("Purge all", () => this.bulk("purge"), { id: "purge-all" });
     this.total = el("p", { class: "muted" });

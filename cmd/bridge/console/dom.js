@@ -63,11 +63,11 @@ export function setServerNow(ms) {
 }
 
 // timeOf is a moment as an element; with counting it says how far off it is, and
-// goes on saying so.
+// goes on saying so, with noPast until it is now.
 export function timeOf() {
   return el("time");
 }
-export function setTime(node, iso, { counting = false, fine = false } = {}) {
+export function setTime(node, iso, { counting = false, fine = false, noPast = false } = {}) {
   const at = iso ? Date.parse(iso) : NaN;
   if (Number.isNaN(at)) {
     node.removeAttribute("datetime");
@@ -79,7 +79,8 @@ export function setTime(node, iso, { counting = false, fine = false } = {}) {
   setAttr(node, "datetime", iso);
   if (counting) {
     node.dataset.at = at;
-    setText(node, until(at, serverNow()));
+    node.noPast = noPast;
+    setText(node, left(node));
     setAttr(node, "title", `${moment(at, true)} (${iso})`);
   } else {
     setText(node, moment(at, fine));
@@ -88,10 +89,14 @@ export function setTime(node, iso, { counting = false, fine = false } = {}) {
   return node;
 }
 
+function left(node) {
+  const at = Number(node.dataset.at), now = serverNow();
+  return until(node.noPast ? Math.max(at, now) : at, now);
+}
+
 // tick moves every countdown on.
 export function tick() {
-  const now = serverNow();
-  for (const node of document.querySelectorAll("time[data-at]")) setText(node, until(Number(node.dataset.at), now));
+  for (const node of document.querySelectorAll("time[data-at]")) setText(node, left(node));
 }
 
 // held says that a row must not go: the person is in it, or has selected from it.

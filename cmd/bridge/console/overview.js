@@ -85,7 +85,8 @@ export class Overview {
     setText(f.overdue, l.overdue > 0 ? `${count(l.overdue)} (${span(l.overdue_seconds * 1000)})` : "0");
     f.overdue.className = l.overdue > 0 && kind !== "good" ? "text-" + (kind || "warn") : "";
     setText(f.far, count(l.far));
-    setTime(f.next, l.next_due, { counting: true });
+    // What comes due between two answers is delivered, not late.
+    setTime(f.next, l.next_due, { counting: true, noPast: l.overdue === 0 });
     setText(f.rate, served ? rate(series?.delivered(name)) : "–");
     const failed = served ? series?.failed(name) : null;
     setText(f.failed, rate(failed));
@@ -125,9 +126,9 @@ export const whys = {
 function laneState(l, served) {
   if (served?.circuit_open) return ["Circuit open", "bad", 'the broker cannot be reached. What is due waits, and goes on without help when it is back. "bridge doctor" says what is wrong.', true];
   if (l.overdue > 0 && !served) return ["Not served here", "warn", "messages are due, and this process does not publish to this sink. If no other process does, set its broker (BRIDGE_NATS_URL, BRIDGE_KAFKA_BROKERS).", true];
-  if (l.overdue > 0 && l.overdue_seconds > 5) return ["Late", "warn", 'messages are due and wait, though the broker is reached: more is due than is delivered, or no process is there that delivers. "bridge doctor" looks at both.', true];
+  if (l.overdue > 0 && l.overdue_seconds > 5) return ["Late", "warn", 'messages are due and wait, though no broker is known to be away: more is due than is delivered, or no process is there that delivers. "bridge doctor" looks at both.', true];
   if (!served) return ["Not served here", "", "This process does not publish to this sink.", false];
-  return ["Flowing", "good", "The broker is reached, and nothing is late.", false];
+  return ["Flowing", "good", "Nothing is late.", false];
 }
 
 function lateness(seconds) {
