@@ -1,5 +1,11 @@
 package scheduler
 
+import "time"
+
+// PostponedFor is the longest that a message is put off, without an attempt, whose
+// target is slow to answer.
+const PostponedFor = postponeFor + time.Second
+
 // Work is what a lane has done and has in hand, for one who waits for its end.
 type Work struct {
 	// Taken counts the messages that it has claimed so far.

@@ -41,6 +41,9 @@ type drainer struct {
 
 	mu      sync.Mutex
 	settled scheduler.Settled
+	// When the queue last took a delivery, and when something was last given back,
+	// which may be put off for a little.
+	deliveredAt, releasedAt time.Time
 
 	// Of the goroutine that waits alone.
 	downSince  map[string]time.Time // lanes whose broker is away, since when
@@ -287,7 +290,7 @@ func (d *drainer) work() (sum scheduler.Work) {
 // nothingDue says whether no lane has anything that is to be waited for, and else
 // after how long it may be due.
 func (d *drainer) nothingDue(ctx context.Context) (quiet bool, wait time.Duration, err error) {
-	rest := max(0, d.o.within-time.Since(d.began))
+	rest := max(0, d.o.within-time.Since(d.began), d.postponed())
 	wait, quiet = time.Hour, true
 	for _, lane := range d.lanes {
 		if d.givenUp[lane] {
@@ -383,6 +386,28 @@ func (d *drainer) settledWere(_ string, s scheduler.Settled) {
 	d.settled.Retried += s.Retried
 	d.settled.Released += s.Released
 	d.settled.Dead += s.Dead
+	if s.Delivered > 0 {
+		d.deliveredAt = time.Now()
+	}
+	if s.Released > 0 {
+		d.releasedAt = time.Now()
+	}
+}
+
+// postponed is for how long what the lanes have put off themselves may still be due
+// in a little. It was due, and is waited for as long as anything is delivered: its
+// target is slow. One that takes nothing is left.
+func (d *drainer) postponed() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := d.releasedAt
+	if d.deliveredAt.Before(last) {
+		last = d.deliveredAt
+	}
+	if last.IsZero() {
+		return 0
+	}
+	return time.Until(last.Add(scheduler.PostponedFor))
 }
 
 // nameProblems asks the brokers of lanes that are away what is wrong with them.
