@@ -59,6 +59,10 @@ Secret, its key there, its path, and the variable that says where it is.
 {{- with .Values.redis.urlSecret }}{{ if .name }}
 - {secret: {{ .name | quote }}, key: {{ .key | quote }}, path: redis-url, variable: BRIDGE_REDIS_URL_FILE}
 {{- end }}{{ end }}
+{{- with .Values.redis.passwordSecret }}{{ if .name }}
+- {secret: {{ .name | quote }}, key: {{ .key | quote }}, path: redis-password, variable: BRIDGE_REDIS_PASSWORD_FILE}
+{{- end }}{{ end }}
+{{- include "delaybridge.tlsFiles" (list .Values.redis.tls "redis") }}
 {{- if include "delaybridge.hasNATS" . }}
 {{- with .Values.nats.urlSecret }}{{ if .name }}
 - {secret: {{ .name | quote }}, key: {{ .key | quote }}, path: nats-url, variable: BRIDGE_NATS_URL_FILE}
