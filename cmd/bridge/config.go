@@ -119,6 +119,8 @@ type Settings struct {
 		Token secret        `split_words:"true" desc:"bearer token that API requests must show, and that commands show with --api; required where the API listens beyond loopback"`
 	} `split_words:"true"`
 
+	PprofAddr listenAddress `split_words:"true" desc:"loopback host:port to serve Go profiles of this process at; empty: nowhere"`
+
 	LogLevel  text `split_words:"true" desc:"debug, info, warn or error"`
 	LogFormat text `split_words:"true" desc:"json or console"`
 }

@@ -56,6 +56,11 @@ func serve(ctx context.Context) error {
 	v := currentVersion()
 	log.Info("starting", zap.String("version", v.Version), zap.Strings("roles", s.Roles), zap.Stringer("namespace", s.Namespace),
 		zap.Stringer("redis", s.Redis.URL), zap.Stringer("nats", s.NATS.URL), zap.Strings("kafka", s.Kafka.Brokers))
+	stopProfiles, err := s.servePprof(log)
+	if err != nil {
+		return err
+	}
+	defer stopProfiles()
 	return run(ctx, s, log, func(ctx context.Context, client redis.UniversalClient) error {
 		return reportRedis(ctx, client, bool(s.Redis.Strict), log)
 	}, listeners{metrics, api})

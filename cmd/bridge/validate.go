@@ -28,7 +28,7 @@ var (
 // Validate checks every value on its own and against the others. Its error is
 // a settingError that names the variable.
 func (s *Settings) Validate() error {
-	for _, check := range []func() *settingError{s.checkProcess, s.checkRedis, s.checkTLS, s.checkNATS, s.checkNATSAPI, s.checkKafka, s.checkMessages, s.checkDelivery} {
+	for _, check := range []func() *settingError{s.checkProcess, s.checkPprof, s.checkRedis, s.checkTLS, s.checkNATS, s.checkNATSAPI, s.checkKafka, s.checkMessages, s.checkDelivery} {
 		if e := check(); e != nil {
 			return *e
 		}
