@@ -89,7 +89,7 @@ func (a *apiServer) open(s *Settings, queue *luascripts.Queue) error {
 	if err != nil {
 		return err
 	}
-	room, err := s.newRoom(queue, decoder, a.log)
+	room, err := s.newRoom(queue, decoder, sourceAPI, a.log)
 	if err != nil {
 		return err
 	}
@@ -99,10 +99,10 @@ func (a *apiServer) open(s *Settings, queue *luascripts.Queue) error {
 }
 
 // newRoom returns what knows whether the queue is full, by the limits that hold
-// for what comes from brokers.
-func (s *Settings) newRoom(queue *luascripts.Queue, decoder *ingest.Decoder, log *zap.Logger) (*ingest.Handler, error) {
+// for what comes from brokers. source is for the log.
+func (s *Settings) newRoom(queue *luascripts.Queue, decoder *ingest.Decoder, source string, log *zap.Logger) (*ingest.Handler, error) {
 	c := ingest.DefaultConfig()
-	c.Queue, c.Decoder, c.MaxPending, c.Log = queue, decoder, int64(s.MaxPending), log
+	c.Queue, c.Decoder, c.MaxPending, c.Log = queue, decoder, int64(s.MaxPending), log.With(zap.String("source", source))
 	return ingest.NewHandler(c)
 }
 

@@ -55,7 +55,7 @@ func (s *Settings) newNATSAPI(queue *luascripts.Queue, lost func(error), mon *mo
 	if err != nil {
 		return nil, err
 	}
-	if n.room, err = s.newRoom(queue, decoder, log); err != nil {
+	if n.room, err = s.newRoom(queue, decoder, sourceNATSAPI, log); err != nil {
 		return nil, err
 	}
 	n.ops = &operations{queue: queue, decoder: decoder, count: func(o delaybridge.Outcome) { mon.metrics.Ingested(sourceNATSAPI, o) }}
