@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -42,7 +42,7 @@ func checkQuery(t testing.TB, where, query string) {
 			}
 			for _, m := range n.LabelMatchers {
 				// Sources are the installation's own: their values are not asked for.
-				if m.Name == labels.MetricName || target[m.Name] || m.Name == "source" && anyHas(series, "source") {
+				if m.Name == model.MetricNameLabel || target[m.Name] || m.Name == "source" && anyHas(series, "source") {
 					continue
 				}
 				if !slices.ContainsFunc(series, func(s map[string]string) bool { return m.Matches(s[m.Name]) && s[m.Name] != "" }) {
