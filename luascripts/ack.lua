@@ -13,21 +13,26 @@
 -- Returns  one for each claim: 1 settled, 0 lease lost (nothing changed)
 -- Cost     O(log M) a claim, M items in flight
 
-local out, ids, tombs = {}, {}, {}
+local ids, ends, marks = {}, {}, {}
 for i = 4, #ARGV, 3 do
-  if owns(KEYS[1], KEYS[2], ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
-    out[#out + 1] = 1
-    ids[#ids + 1] = ARGV[i]
-    tombs[#tombs + 1] = ARGV[i]
-    tombs[#tombs + 1] = 'd ' .. ARGV[i + 2]
-  else
-    out[#out + 1] = 0
+  local n = #ids + 1
+  ids[n], ends[n], marks[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+end
+local held = owned(KEYS[1], KEYS[2], ids, ends, marks)
+
+local out, settled, tombs = {}, {}, {}
+for n, id in ipairs(ids) do
+  out[n] = held[n] and 1 or 0
+  if held[n] then
+    settled[#settled + 1] = id
+    tombs[#tombs + 1] = id
+    tombs[#tombs + 1] = 'd ' .. marks[n]
   end
 end
-if #ids > 0 then
-  call('ZREM', KEYS[1], unpack(ids))
-  call('HDEL', KEYS[2], unpack(ids))
-  call('HDEL', KEYS[3], unpack(ids))
+if #settled > 0 then
+  call('ZREM', KEYS[1], unpack(settled))
+  call('HDEL', KEYS[2], unpack(settled))
+  call('HDEL', KEYS[3], unpack(settled))
   tombstones(KEYS[4], KEYS[5]).put(allowed_ms(ARGV[1], ARGV[2]), tonumber(ARGV[3]), unpack(tombs))
 end
 return out

@@ -36,15 +36,16 @@ end
 
 local records, bytes = {}, 0
 local function read(ids)
-  for i, id in ipairs(ids) do
-    if bytes > max_bytes then
-      for j = i, #ids do ids[j] = nil end
-      return
-    end
-    local record = call('HGET', KEYS[3], id)
-    records[#records + 1] = record
-    bytes = bytes + #(record or '')
+  local taken = 0
+  if bytes <= max_bytes then
+    each_value(KEYS[3], ids, function(n, record)
+      taken = n
+      records[#records + 1] = record
+      bytes = bytes + #(record or '')
+      return bytes > max_bytes
+    end)
   end
+  for n = #ids, taken + 1, -1 do ids[n] = nil end
 end
 read(expired)
 read(due)

@@ -58,14 +58,43 @@ local function add_mark(id, marks, source, offset)
   return out
 end
 
--- Whether a claim still holds its lease: its end is the one that the claim was given, and the
--- message is the one that was claimed. The end alone would not do: a message that replaced
--- this one may by chance be leased until the same millisecond.
+-- Calls each for the fields from the first to the last of a list of ids, with the id's place
+-- and its value or false, until it answers true. To ask for many at a time costs far less than
+-- one by one; how many goes by the bytes of the last ones, since all of them are in memory.
+local function each_value(hash, ids, each)
+  local i, n = 1, 1
+  while i <= #ids do
+    local last, bytes = math.min(i + n - 1, #ids), 0
+    for j, value in ipairs(call('HMGET', hash, unpack(ids, i, last))) do
+      if each(i + j - 1, value) then return end
+      bytes = bytes + #(value or '')
+    end
+    n = math.max(1, math.min(32, math.floor(n * 65536 / (bytes + 1))))
+    i = last + 1
+  end
+end
+
+-- Which claims still hold their leases, by their places; lists of ids, lease ends and marks.
+-- The lease end is the one that the claim was given, and the message is the one that was
+-- claimed. The end alone would not do: a message that replaced this one may by chance be
+-- leased until the same millisecond.
+local function owned(inflight, msg, ids, ends, marks)
+  local held, among, at = {}, {}, {}
+  for i, score in ipairs(call('ZMSCORE', inflight, unpack(ids))) do
+    if score and tonumber(score) == tonumber(ends[i]) then
+      among[#among + 1], at[#at + 1] = ids[i], i
+    end
+  end
+  each_value(msg, among, function(n, record)
+    local i = at[n]
+    held[i] = not record or string.sub(record, 1, #marks[i] + 3) == '1 ' .. marks[i] .. '\n'
+  end)
+  return held
+end
+
+-- Whether one claim still holds its lease.
 local function owns(inflight, msg, id, lease_end, marks)
-  local score = call('ZSCORE', inflight, id)
-  if not score or tonumber(score) ~= tonumber(lease_end) then return false end
-  local record = call('HGET', msg, id)
-  return not record or string.sub(record, 1, #marks + 3) == '1 ' .. marks .. '\n'
+  return owned(inflight, msg, {id}, {lease_end}, {marks})[1]
 end
 
 -- The tombstones of a shard. They lie in two hashes that take turns, so that each lives for

@@ -22,10 +22,19 @@ local heads, wake, out = {}, {}, {}
 local ids, tombs, known = {}, nil, {}
 for i = 6, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
 
-for i = 6, #ARGV, 6 do
-  local id, lane, due = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+-- What the batch finds, and for an id that it has twice what the one before has left.
+local records = {}
+each_value(KEYS[7], ids, function(n, record) records[ids[n]] = record end)
+
+-- What is new is written at the end, all of a lane in one go, unless its id comes again.
+local fresh, sets, last = {}, {}, {}
+for n, id in ipairs(ids) do last[id] = n end
+
+for n, id in ipairs(ids) do
+  local i = 6 * n
+  local lane, due = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local source, offset = ARGV[i + 3], ARGV[i + 4]
-  local record = call('HGET', KEYS[7], id)
+  local record = records[id]
   local marks
   if record then
     marks = marks_of(record) or ''
@@ -40,22 +49,34 @@ for i = 6, #ARGV, 6 do
     if not heads[lane] then
       heads[lane] = tonumber(call('ZRANGE', KEYS[lane], 0, 0, 'WITHSCORES')[2] or math.huge)
     end
-    -- The first write needs memory, so that a full Redis refuses the batch as a whole.
-    call('HSET', KEYS[7], id, '1 ' .. add_mark(id, marks, source, offset) .. '\n' .. ARGV[i + 5])
-    if record then
-      for l = 1, 3 do
-        call('ZREM', KEYS[l], id)
-        call('ZREM', KEYS[l + 3], id)
+    local text = '1 ' .. add_mark(id, marks, source, offset) .. '\n' .. ARGV[i + 5]
+    if record or last[id] ~= n then
+      -- The first write needs memory, so that a full Redis refuses the batch as a whole.
+      call('HSET', KEYS[7], id, text)
+      if record then
+        for l = 1, 3 do
+          call('ZREM', KEYS[l], id)
+          call('ZREM', KEYS[l + 3], id)
+        end
+        call('HDEL', KEYS[8], id)
       end
-      call('HDEL', KEYS[8], id)
+      call('ZADD', KEYS[lane], ARGV[i + 2], id)
+      records[id] = text
+    else
+      sets[lane] = sets[lane] or {}
+      local f, s = #fresh, sets[lane]
+      fresh[f + 1], fresh[f + 2] = id, text
+      s[#s + 1] = ARGV[i + 2]
+      s[#s + 1] = id
     end
-    call('ZADD', KEYS[lane], ARGV[i + 2], id)
     if due < heads[lane] then
       heads[lane], wake[lane] = due, true
     end
     out[#out + 1] = record and 1 or 0
   end
 end
+if #fresh > 0 then call('HSET', KEYS[7], unpack(fresh)) end
+for lane, set in pairs(sets) do call('ZADD', KEYS[lane], unpack(set)) end
 
 -- Where nothing else was written, a full Redis refuses this too, and the source waits.
 done.renew(allowed_ms(ARGV[3], ARGV[4]), tonumber(ARGV[5]), known, tombs)
