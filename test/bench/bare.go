@@ -55,14 +55,14 @@ func (bare) run(ctx context.Context, w *world, p *plan, processes int) (values, 
 			return nil, err
 		}
 	}
-	p.ahead(50_000)
+	p.ahead(50_000, w.lead)
 	began := time.Now()
 	if err := bareStoreAll(ctx, w.client, p, "bench:"); err != nil {
 		return nil, err
 	}
 	v := values{"store_per_s": float64(p.n) / time.Since(began).Seconds()}
 	if time.Now().After(p.first) {
-		return nil, fmt.Errorf("storing took longer than planned")
+		return nil, errTooSlow
 	}
 	return v, w.awaitTarget(ctx, p.n)
 }

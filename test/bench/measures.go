@@ -326,7 +326,7 @@ func (s sizes) burst(ctx context.Context, b *bench, _ string) (values, error) {
 		return nil, err
 	}
 	many := &plan{n: s.burstN, size: size}
-	many.ahead(50_000)
+	many.ahead(50_000, w.lead)
 	many.first = many.first.Add(time.Second)
 	// The other lane begins a second before, and goes on for three seconds.
 	other := &plan{n: 800, size: size, first: many.first.Add(-time.Second), spread: 4 * time.Second}
@@ -354,7 +354,7 @@ func (s sizes) burst(ctx context.Context, b *bench, _ string) (values, error) {
 		return nil, err
 	}
 	if time.Now().After(other.first) {
-		return nil, fmt.Errorf("storing took longer than planned")
+		return nil, errTooSlow
 	}
 	if err := w.client.ConfigSet(ctx, "slowlog-log-slower-than", "500").Err(); err != nil {
 		return nil, err
@@ -580,30 +580,35 @@ func (s sizes) memory(ctx context.Context, b *bench, name string) (values, error
 	return v, err
 }
 
-// commands counts what Redis has run so far, by command.
-func (w *world) commands(ctx context.Context) (map[string]int64, error) {
+// commands counts what Redis has run so far, by command, and the us that it took.
+func (w *world) commands(ctx context.Context) (calls, us map[string]float64, err error) {
 	info, err := w.client.Info(ctx, "commandstats").Result()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	calls := map[string]int64{}
+	calls, us = map[string]float64{}, map[string]float64{}
 	for line := range strings.SplitSeq(info, "\r\n") {
-		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		name, fields, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":")
 		if !ok {
 			continue
 		}
-		n, _, _ := strings.Cut(rest, ",")
-		calls[name], _ = strconv.ParseInt(n, 10, 64)
+		for field := range strings.SplitSeq(fields, ",") {
+			if n, ok := strings.CutPrefix(field, "calls="); ok {
+				calls[name], _ = strconv.ParseFloat(n, 64)
+			} else if n, ok := strings.CutPrefix(field, "usec="); ok {
+				us[name], _ = strconv.ParseFloat(n, 64)
+			}
+		}
 	}
-	return calls, nil
+	return calls, us, nil
 }
 
 // total is all of commands but INFO, which is ours.
 func (w *world) total(ctx context.Context) (n float64) {
-	calls, _ := w.commands(ctx)
+	calls, _, _ := w.commands(ctx)
 	for name, c := range calls {
 		if name != "info" {
-			n += float64(c)
+			n += c
 		}
 	}
 	return n

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -30,10 +31,14 @@ func (p *plan) subject(i int) string { return "out." + strconv.Itoa(i%max(p.subj
 
 func (p *plan) payload() []byte { return []byte(strings.Repeat("x", p.size)) }
 
+// errTooSlow says that messages were due before all were stored.
+var errTooSlow = errors.New("storing took longer than planned")
+
 // ahead lets the first message be due far enough ahead for all to be stored at a
-// rate before that.
-func (p *plan) ahead(perSecond float64) {
-	p.first = time.Now().Add(time.Second + time.Duration(float64(p.n)/perSecond*float64(time.Second))).Truncate(time.Millisecond)
+// rate before that, and times further.
+func (p *plan) ahead(perSecond, times float64) {
+	lead := time.Second + time.Duration(float64(p.n)/perSecond*float64(time.Second))
+	p.first = time.Now().Add(time.Duration(times * float64(lead))).Truncate(time.Millisecond)
 }
 
 // numberOf finds a message's number in its headers: who delivers it has put it

@@ -148,6 +148,7 @@ func (p *process) memory(field string) int64 {
 type world struct {
 	dir         string
 	bridge      string // the binary
+	lead        float64
 	redis, nats *process
 	redisAddr   string
 	redisURL    string
@@ -166,7 +167,7 @@ const targetStream = "OUT"
 
 // newWorld starts fresh servers. The target stream may be changed by an option.
 func newWorld(ctx context.Context, b *bench, options ...func(*jetstream.StreamConfig)) (w *world, err error) {
-	w = &world{bridge: b.bridge}
+	w = &world{bridge: b.bridge, lead: b.lead}
 	defer func() {
 		if err != nil {
 			w.close()

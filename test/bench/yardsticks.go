@@ -29,14 +29,14 @@ func (k queued) run(ctx context.Context, w *world, p *plan, processes int) (valu
 			return nil, err
 		}
 	}
-	p.ahead(8_000)
+	p.ahead(8_000, w.lead)
 	began := time.Now()
 	if _, err := asynqStore(ctx, w, p); err != nil {
 		return nil, err
 	}
 	v := values{"store_per_s": float64(p.n) / time.Since(began).Seconds()}
 	if time.Now().After(p.first) {
-		return nil, fmt.Errorf("storing took longer than planned")
+		return nil, errTooSlow
 	}
 	return v, w.awaitTarget(ctx, p.n)
 }
@@ -93,7 +93,7 @@ func allowSchedules(c *jetstream.StreamConfig) {
 
 func (native) run(ctx context.Context, w *world, p *plan, _ int) (values, error) {
 	w.mixed = true
-	p.ahead(15_000)
+	p.ahead(15_000, w.lead)
 	payload := p.payload()
 	began := time.Now()
 	if err := inBatches(ctx, p.n, 500, 1, func(ctx context.Context, from, to int) error {
@@ -125,7 +125,7 @@ func (native) run(ctx context.Context, w *world, p *plan, _ int) (values, error)
 	}
 	v := values{"store_per_s": float64(p.n) / time.Since(began).Seconds()}
 	if time.Now().After(p.first) {
-		return nil, fmt.Errorf("storing took longer than planned")
+		return nil, errTooSlow
 	}
 	return v, w.awaitTarget(ctx, p.n)
 }
