@@ -6,6 +6,11 @@
 -- Returns  the places, from 1, of the commands that the user may not run
 -- Cost     O(commands)
 
+-- Servers that only imitate Redis do not know it.
+if not redis.acl_check_cmd then
+  return redis.error_reply('NOACL this server does not tell what its user may do')
+end
+
 local denied, place, i = {}, 0, 1
 while i <= #ARGV do
   local n = tonumber(ARGV[i])

@@ -195,6 +195,10 @@ func (d *redisDoctor) version(at string, f nodeFacts) {
 		d.ok("version", "%s%s %s", at, product, v)
 		return
 	}
+	if version == "" {
+		d.note("version", at+"it does not say which it is: an imitation of Redis, such as bridge dev has one, keeps nothing", "use Redis or Valkey where messages matter")
+		return
+	}
 	major, _, _ := strings.Cut(version, ".")
 	if n, err := strconv.Atoi(major); err == nil && n < 7 {
 		d.problem("version", at+product+" "+version+" is older than 7.0, the oldest that is supported", "upgrade to Redis 7 or Valkey 7.2, or later")
@@ -401,6 +405,8 @@ func (d *redisDoctor) permissions(ctx context.Context, q *luascripts.Queue) {
 	case redis.IsPermissionError(err):
 		p := q.Permissions()
 		d.problem(check, "its user may not run scripts, or not with the keys of the queue: "+err.Error(), "ACL SETUSER <user> "+aclRules(p.Keys, p.Channels, p.Commands))
+	case err != nil && strings.Contains(err.Error(), "NOACL"):
+		d.note(check, "this server does not tell what its user may do", "")
 	case err != nil:
 		d.warning(check, "they cannot be asked for: "+shortCause(err), "compare them by hand: ACL GETUSER <user>")
 	case len(denied) == 0:

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"delaybridge"
@@ -311,6 +312,21 @@ func TestDoctorLooksAtSentinels(t *testing.T) {
 	if !slices.ContainsFunc(v.Items, want.matches) {
 		t.Errorf("no %+v in %+v", want, v.Items)
 	}
+}
+
+// TestDoctorLooksAtAnImitation has the Redis of bridge dev, which knows less.
+func TestDoctorLooksAtAnImitation(t *testing.T) {
+	t.Parallel()
+	s := defaultSettings()
+	s.Redis.URL = address("redis://" + miniredis.RunT(t).Addr())
+	openedQueue(t, s)
+	mustFind(t, ofParts(examine(t.Context(), s, nil, doctorLimit), partRedis, partQueue),
+		expected{partRedis, "version", levelNote, "an imitation", ""},
+		expected{partRedis, "permissions", levelNote, "does not tell", ""},
+		expected{partRedis, "eviction", levelWarning, "", ""},
+		expected{partRedis, "persistence", levelWarning, "", ""},
+		expected{partRedis, "scripts", levelOK, "", ""},
+	)
 }
 
 func TestDoctorJudgesClocks(t *testing.T) {

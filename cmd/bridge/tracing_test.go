@@ -174,7 +174,7 @@ func TestPublishSpansTellFailures(t *testing.T) {
 	attributes := func(s sdktrace.ReadOnlySpan) map[string]string {
 		m := map[string]string{}
 		for _, a := range s.Attributes() {
-			m[string(a.Key)] = a.Value.Emit()
+			m[string(a.Key)] = a.Value.String()
 		}
 		return m
 	}
@@ -223,7 +223,7 @@ func TestIngestSpans(t *testing.T) {
 	for _, s := range all {
 		attributes := map[string]string{}
 		for _, a := range s.Attributes() {
-			attributes[string(a.Key)] = a.Value.Emit()
+			attributes[string(a.Key)] = a.Value.String()
 		}
 		switch attributes["messaging.message.id"] {
 		case "child":
