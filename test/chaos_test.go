@@ -55,7 +55,7 @@ func TestChaos(t *testing.T) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), *chaosTime)
 	defer cancel()
-	f := &faults{t: t, ctx: ctx, seed: seed, counts: map[string]int{}}
+	f := &faults{t: t, ctx: ctx, seed: seed, counts: map[string]int{}, away: map[string]bool{}}
 	// Crashes come close together, and then leave time for a group of consumers
 	// to work: it waits 10 s for a member that was killed.
 	f.every(time.Second, 10*time.Second, func(random *rand.Rand) {
@@ -83,7 +83,7 @@ func TestChaos(t *testing.T) {
 
 	w.produce(ctx)
 	<-ctx.Done()
-	f.work.Wait()
+	f.wait()
 	t.Logf("no more faults after %v: %s", time.Since(began).Round(time.Second), f)
 	w.producers.Wait()
 	w.drain()
@@ -171,6 +171,8 @@ func newChaosWorld(t *testing.T, seed uint64) *chaosWorld {
 		t.Fatal(err)
 	}
 	w.in, w.out = w.kafka.Topic(t, chaosPartitions), w.kafka.Topic(t, chaosPartitions, "message.timestamp.type=LogAppendTime")
+	// A producer that waits for a broker for ever ends with its client.
+	t.Cleanup(w.producers.Wait)
 	w.producer = w.client()
 	w.consumeKafka()
 

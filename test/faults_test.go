@@ -89,6 +89,7 @@ type faults struct {
 	mu     sync.Mutex
 	counts map[string]int
 	lanes  uint64
+	away   map[string]bool // servers
 }
 
 func (f *faults) count(kind string) {
@@ -158,9 +159,33 @@ func (f *faults) link(l *link, low, high time.Duration) {
 func (f *faults) restart(name string, low, high, down time.Duration, end func(random *rand.Rand) string, start func()) {
 	f.every(low, high, func(random *rand.Rand) {
 		f.count(name + "-" + end(random))
+		f.isAway(name, true)
 		pause(f.ctx, between(random, 0, down))
-		start()
+		start() // or it ends this goroutine
+		f.isAway(name, false)
 	})
+}
+
+func (f *faults) isAway(name string, away bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if away {
+		f.away[name] = true
+	} else {
+		delete(f.away, name)
+	}
+}
+
+// wait waits until no more is injected. The run is over where a server has not
+// come back: all that is left would wait for it.
+func (f *faults) wait() {
+	f.t.Helper()
+	f.work.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.away) > 0 {
+		f.t.Fatalf("these did not come back, which says nothing of the bridge: %v", slices.Sorted(maps.Keys(f.away)))
+	}
 }
 
 // fleet is the bridges of a run.

@@ -144,14 +144,29 @@ func TestSeriesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	select {
+	case <-w.js.PublishAsyncComplete():
+	case <-time.After(patience):
+		t.Fatalf("the broker has not taken %d messages", w.js.PublishAsyncPending())
+	}
 	var s Series
-	if !servers.Eventually(func() bool {
-		time.Sleep(50 * time.Millisecond)
+	arrived := func() bool {
 		s = p.Scrape(t)
 		return s.Sum("bridge_ingested_total", `source="nats://later.>"`, `result="scheduled"`) == targets &&
 			s.Sum("bridge_published_total", `result="ok"`) == targets/100
-	}) {
-		t.Fatalf("%v were scheduled, %v published", s.Sum("bridge_ingested_total"), s.Sum("bridge_published_total"))
+	}
+	// For as long as there are more of them.
+	for last, at := 0.0, time.Now(); !arrived() && time.Since(at) < patience; time.Sleep(50 * time.Millisecond) {
+		if n := s.Sum("bridge_ingested_total") + s.Sum("bridge_published_total"); n != last {
+			last, at = n, time.Now()
+		}
+	}
+	if !arrived() {
+		source, err := w.js.Stream(context.Background(), "BRIDGE_SCHEDULE")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Fatalf("%v were scheduled, %v published; the stream: %+v", s.Sum("bridge_ingested_total"), s.Sum("bridge_published_total"), source.CachedInfo().State)
 	}
 	// The lag of the stream is known now, if it was not at the start.
 	if n := s.Ours() - len(lags(s)); n != before.Ours()-len(lags(before)) {

@@ -143,7 +143,8 @@ func (k *javaKafka) run() error {
 		close(done)
 	}()
 	ended := false
-	up := Eventually(func() bool {
+	// It takes seconds of processor time until it listens, and there may be little.
+	up := within(3*patience, func() bool {
 		select {
 		case <-done:
 			ended = true

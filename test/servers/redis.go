@@ -157,8 +157,10 @@ const patience = time.Minute
 // Eventually asks ok again and again, for at most a minute, and says whether it
 // came true. It is for what another process does; what our own code does is
 // awaited by an event.
-func Eventually(ok func() bool) bool {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+func Eventually(ok func() bool) bool { return within(patience, ok) }
+
+func within(limit time.Duration, ok func() bool) bool {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return true
 		}
