@@ -52,7 +52,7 @@ func foldRunes(s string) string {
 	}
 	return strings.Map(func(r rune) rune {
 		switch {
-		case r == utf8.RuneError || isInvisible(r) || unicode.IsSpace(r) || unicode.IsControl(r) || unicode.Is(unicode.M, r):
+		case r == utf8.RuneError || IsInvisible(r) || unicode.IsSpace(r) || unicode.IsControl(r) || unicode.Is(unicode.M, r):
 			return -1
 		case r >= '\uff01' && r <= '\uff5e': // full-width forms
 			r -= '\uff01' - '!'
@@ -88,9 +88,9 @@ func foldCase(r rune) rune {
 	return unicode.ToLower(least)
 }
 
-// isInvisible reports whether a rune takes no place of its own, or turns the
+// IsInvisible reports whether a rune takes no place of its own, or turns the
 // direction of those around it: one name can look like another by it.
-func isInvisible(r rune) bool {
+func IsInvisible(r rune) bool {
 	return unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Variation_Selector, r) ||
 		r == '\u034f' || r == '\u115f' || r == '\u1160' || r == '\u3164' || r == '\uffa0' || r == '\u2800'
 }

@@ -42,8 +42,9 @@ func TellsOfFailure(name string) bool {
 
 // Steers reports whether a header of this name, in any case, steers the bridge
 // or a broker (Bridge-…, Nats-…, Status, Description). Such a header is never
-// copied from a source to a target.
+// copied from a source to a target. Blanks around a name do not hide it.
 func Steers(name string) bool {
+	name = strings.TrimSpace(name)
 	return HasPrefixFold(name, "Bridge-") || HasPrefixFold(name, "Nats-") ||
 		strings.EqualFold(name, "Status") || strings.EqualFold(name, "Description")
 }

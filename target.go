@@ -120,7 +120,7 @@ func CheckSubjectTokens(name string) string {
 		return "a subject's tokens, which the dots divide, cannot be empty"
 	}
 	for _, r := range name {
-		if unicode.IsSpace(r) || unicode.IsControl(r) || isInvisible(r) {
+		if unicode.IsSpace(r) || unicode.IsControl(r) || IsInvisible(r) {
 			return fmt.Sprintf("%+q cannot be in a subject: no blanks, no control characters, nothing invisible", r)
 		}
 	}

@@ -160,6 +160,7 @@ func TestSteers(t *testing.T) {
 	for name, want := range map[string]bool{
 		"Bridge-Delay": true, "bridge-anything": true, "BRIDGE-": true,
 		"Nats-Msg-Id": true, "nATS-Rollup": true, "Status": true, "status": true, "DESCRIPTION": true,
+		" Nats-Rollup": true, "Nats-Rollup\t": true, "\u00a0status ": true, "\r\nBridge-Id": true,
 		"Bridge": false, "Bridges-x": false, "X-Bridge-Delay": false, "Natsy": false,
 		"Status-Code": false, "Content-Type": false, "": false, "ce-id": false,
 	} {

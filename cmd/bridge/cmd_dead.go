@@ -68,7 +68,7 @@ func newDeadList() *cobra.Command {
 		t := newTable(cmd.OutOrStdout())
 		fmt.Fprintln(t, "DIED\tREASON\tID\tTARGET\tERROR")
 		for _, v := range view.Items {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", textTime(v.DiedAt), v.Reason, printable(v.ID), orDash(v.Target), oneLine(v.Error))
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", textTime(v.DiedAt), printable(string(v.Reason)), printable(v.ID), orDash(v.Target), oneLine(v.Error))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -96,7 +96,7 @@ func newDeadShow() *cobra.Command {
 		}
 		t := newTable(cmd.OutOrStdout())
 		for _, row := range [][2]string{
-			{"id", printable(v.ID)}, {"reason", string(v.Reason)}, {"error", oneLine(v.Error)}, {"died", textTime(v.DiedAt)},
+			{"id", printable(v.ID)}, {"reason", printable(string(v.Reason))}, {"error", oneLine(v.Error)}, {"died", textTime(v.DiedAt)},
 			{"target", orDash(v.Target)}, {"due", orDash(textTime(v.Due))}, {"scheduled at", orDash(textTime(v.ScheduledAt))},
 			{"expires after", orDash(v.ExpiresAfter)}, {"source", orDash(v.Source)},
 			{"attempts", fmt.Sprint(v.Attempts)}, {"lost leases", fmt.Sprint(v.LostLeases)}, {"key", v.Key.String()},

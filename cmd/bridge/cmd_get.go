@@ -41,11 +41,11 @@ func printMessage(w io.Writer, v messageView) error {
 		}
 	}
 	row("id", printable(v.ID))
-	row("state", string(v.State))
+	row("state", printable(string(v.State)))
 	row("target", printable(v.Target))
 	row("due", textTime(v.Due))
 	row("scheduled at", textTime(v.ScheduledAt))
-	row("expires after", v.ExpiresAfter)
+	row("expires after", printable(v.ExpiresAfter))
 	if v.State != delaybridge.StateDelivered && v.State != delaybridge.StateCancelled { // of these only that is kept
 		row("attempts", fmt.Sprint(v.Attempts))
 		row("lost leases", fmt.Sprint(v.LostLeases))

@@ -79,7 +79,7 @@ func (p *page) more(cmd *cobra.Command, next string) error {
 	if next == "" {
 		return nil
 	}
-	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "more: --after %s\n", next)
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "more: --after %s\n", printable(next))
 	return err
 }
 

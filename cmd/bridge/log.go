@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"strings"
+
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
@@ -22,9 +25,47 @@ func newLog(level, format text) *zap.Logger {
 	if l, err := zapcore.ParseLevel(string(level)); err == nil {
 		c.Level.SetLevel(l)
 	}
-	log, err := c.Build()
-	if err != nil {
-		return zap.NewNop() // stderr cannot be opened: there is nowhere to say so
+	encoder := zapcore.NewJSONEncoder
+	if c.Encoding == "console" {
+		encoder = zapcore.NewConsoleEncoder
 	}
-	return log
+	return zap.New(zapcore.NewCore(encoder(c.EncoderConfig), zapcore.Lock(plainOutput{os.Stderr}), c.Level))
+}
+
+// plainOutput writes lines of a log with everything escaped that a terminal may
+// obey: ids, names and the words of servers are among them. JSON escapes some of
+// it itself.
+type plainOutput struct{ *os.File }
+
+// Write implements io.Writer.
+func (o plainOutput) Write(line []byte) (int, error) {
+	if isASCII(line) {
+		return o.File.Write(line)
+	}
+	if _, err := o.WriteString(escapeLine(string(line))); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// isASCII reports whether there is nothing but visible ASCII and line ends.
+func isASCII(line []byte) bool {
+	for _, c := range line {
+		if c != '\n' && (c < ' ' || c > '~') {
+			return false
+		}
+	}
+	return true
+}
+
+func escapeLine(line string) string {
+	var b strings.Builder
+	for _, r := range line {
+		if r == '\n' || isPlain(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(escapeRune(r))
+		}
+	}
+	return b.String()
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"syscall"
 	"time"
 
@@ -113,7 +112,7 @@ func answerProbe(w http.ResponseWriter, reasons []string) {
 	}
 	w.WriteHeader(http.StatusServiceUnavailable)
 	for _, r := range reasons {
-		fmt.Fprintln(w, strings.Join(strings.Fields(r), " "))
+		fmt.Fprintln(w, oneLine(r))
 	}
 }
 

@@ -9,9 +9,12 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"delaybridge"
 )
 
 // format is the value of -o.
@@ -51,16 +54,35 @@ func printJSON(w io.Writer, v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
+	_, err := io.WriteString(w, escapeJSON(b.String()))
+	return err
+}
+
+// escapeJSON escapes in JSON what it allows and a terminal may obey, or a reader
+// not see. The text means the same after it.
+func escapeJSON(s string) string {
 	var out strings.Builder
-	for _, r := range b.String() {
-		if r >= 0x7f && r <= 0x9f {
-			fmt.Fprintf(&out, `\u%04x`, r)
+	for _, r := range s {
+		if r < ' ' || isPlain(r) || unicode.Is(unicode.Zs, r) {
+			out.WriteRune(r) // below a blank there are only line ends, since strings have none
 		} else {
-			out.WriteRune(r)
+			out.WriteString(escapeRune(r))
 		}
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out.String()
+}
+
+// isPlain reports whether a rune is plainly seen, and does nothing to its neighbours.
+func isPlain(r rune) bool {
+	return r == ' ' || unicode.IsGraphic(r) && !unicode.Is(unicode.Zs, r) && !delaybridge.IsInvisible(r)
+}
+
+// escapeRune writes a rune as JSON and Go do, in two halves where it takes two.
+func escapeRune(r rune) string {
+	if a, b := utf16.EncodeRune(r); a != utf8.RuneError {
+		return fmt.Sprintf(`\u%04x\u%04x`, a, b)
+	}
+	return fmt.Sprintf(`\u%04x`, r)
 }
 
 // printable returns s with everything escaped that is not plainly visible: ids,
@@ -72,12 +94,12 @@ func printable(s string) string {
 		switch {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case r == ' ' || unicode.IsGraphic(r) && !unicode.Is(unicode.Zs, r):
+		case isPlain(r):
 			b.WriteRune(r)
 		case r < 0x80:
 			fmt.Fprintf(&b, `\x%02x`, r)
 		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
+			b.WriteString(escapeRune(r))
 		}
 		i += n
 	}
