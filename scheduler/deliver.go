@@ -251,6 +251,9 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 		o := &all[i]
 		switch o.verdict {
 		case confirmed:
+			if acks == nil { // nearly all are
+				acks, byAck = make([]delaybridge.Claim, 0, len(all)-i), make([]int, 0, len(all)-i)
+			}
 			acks, byAck = append(acks, o.claim), append(byAck, i)
 		case giveBack:
 			releases, byRelease = append(releases, o.claim), append(byRelease, i)
