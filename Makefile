@@ -25,8 +25,8 @@ help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 .PHONY: build
-build: ## build bin/bridge
-	$(GO) build -ldflags "-X main.version=$(VERSION)" -o bin/bridge ./cmd/bridge
+build: ## build bin/bridge, the same bytes wherever it is built from a commit
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/bridge ./cmd/bridge
 
 .PHONY: dev
 dev: ## run everything in one process, with nothing installed

@@ -18,7 +18,7 @@ import (
 const (
 	// maxInflated is how much is made of the compressed batches of one fetch,
 	// passed by at most one record. The rest is fetched again.
-	maxInflated = 32 << 20
+	maxInflated = 16 << 20
 	// maxInflatedRecord is the largest record of a compressed batch that is read,
 	// where payloads may not be larger. One above it is refused without its key,
 	// headers and payload.

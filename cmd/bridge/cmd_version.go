@@ -38,7 +38,11 @@ func currentVersion() versionView {
 }
 
 func (v versionView) String() string {
-	return fmt.Sprintf("bridge %s %s %s", v.Version, v.Go, v.Platform)
+	commit := ""
+	if v.Revision != "" {
+		commit = " (" + v.Revision[:min(12, len(v.Revision))] + ")"
+	}
+	return fmt.Sprintf("bridge %s%s %s %s", v.Version, commit, v.Go, v.Platform)
 }
 
 func newVersion() *cobra.Command {
