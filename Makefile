@@ -34,11 +34,11 @@ dev: ## run everything in one process, with nothing installed
 
 .PHONY: test
 test: redis chromium ## run every test; the last line counts what passed, failed and was skipped
-	@$(call run_tests,-timeout 10m,$(MODULES)) | $(GO) run ./test/count
+	@$(call run_tests,-timeout 20m,$(MODULES)) | $(GO) run ./test/count
 
 .PHONY: race
 race: redis ## run the bridge's own tests under the race detector
-	@$(call run_tests,-race -timeout 15m,) | $(GO) run ./test/count
+	@$(call run_tests,-race -timeout 30m,) | $(GO) run ./test/count
 
 .PHONY: chaos
 chaos: redis ## run the bridge among faults for CHAOSTIME (60s), and print what happened
