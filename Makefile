@@ -43,7 +43,8 @@ race: redis ## run the bridge's own tests under the race detector
 .PHONY: chaos
 chaos: redis ## run the bridge among faults for CHAOSTIME (60s), and print what happened
 	@out=$$(mktemp); trap 'rm -f "$$out"' EXIT; \
-	if ! $(GO) test -v -count=1 -timeout 10m -run '^TestChaos$$' ./test -args -chaos=$(CHAOSTIME) >"$$out" 2>&1; then cat "$$out"; exit 1; fi; \
+	if ! $(GO) test -v -count=1 -timeout 10m -run '^TestChaos$$' ./test -args -chaos=$(CHAOSTIME) >"$$out" 2>&1; then \
+		cat "$$out"; echo "What failed, and how to repeat it:"; grep -E '^ +[a-z_]+_test\.go:[0-9]+: ' "$$out" | cut -c1-400 | head -n 20; exit 1; fi; \
 	grep -E 'chaos: .* messages=' "$$out" || { cat "$$out"; echo "The chaos test printed no summary."; exit 1; }
 
 .PHONY: fuzz
