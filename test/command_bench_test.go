@@ -56,7 +56,10 @@ func newBenchWorld(t *testing.T) *benchWorld {
 	t.Helper()
 	binary(t) // to build it takes longer than a command may
 	w := &benchWorld{world: newWorld(t)}
-	w.env = w.env.With(Env{"ROUTES": "nats://later.> -> nats://orders.routed delay=30s", "ALLOWED_TARGETS": "nats://orders.*"})
+	w.env = w.env.With(Env{
+		"ROUTES": "nats://later.> -> nats://orders.routed delay=30s", "ALLOWED_TARGETS": "nats://orders.*",
+		"SOURCE_TARGETS": "nats://bridge.schedule -> none; cli -> *", "INGEST_RATE": "10", "NATS_API": "true", "PPROF_ADDR": "127.0.0.1:0",
+	})
 	if r := Run(t, w.env, "", "schedule", "--target", "nats://orders.mine", "--delay", "1h", "--id", "mine", "x"); r.Code != 0 {
 		t.Fatal(r.Stderr)
 	}

@@ -38,9 +38,11 @@ type processUsage struct {
 }
 
 // benchUnset are settings that a measurement must not have: they lead to what is
-// the user's own, or away from what is measured.
+// the user's own, or away from what is measured. With NATS_API its processes would
+// answer the user's requests, and keep them in the queue that is removed at the end.
 var benchUnset = []string{
-	"ROUTES", "ALLOWED_TARGETS", "REJECT_TARGET", "DEAD_TARGET", "MAX_PENDING", "API_ADDR", "EXPIRES_AFTER",
+	"ROUTES", "ALLOWED_TARGETS", "SOURCE_TARGETS", "REJECT_TARGET", "DEAD_TARGET", "MAX_PENDING", "INGEST_RATE",
+	"API_ADDR", "API_TOKEN", "API_TOKEN_FILE", "NATS_API", "PPROF_ADDR", "EXPIRES_AFTER",
 }
 
 // startBenchProcesses starts n bridges with the environment of this process, but

@@ -44,9 +44,9 @@ up in Redis, on the servers that the settings name and with the settings that
 
 Nothing of yours is touched: keys, streams, topics and consumers are made under
 a new name, bench-<8 letters and digits>, are told on stderr, and are removed at
-the end, after an error or Ctrl-C too. Routes, allowed targets, and targets for
-what was rejected or is dead are left out. The servers do the work of the
-measurement, though: do not run it where that hurts.
+the end, after an error or Ctrl-C too. Routes, limits on targets, rates and pending
+messages, targets for what was rejected or is dead, and the APIs are left out. The
+servers do the work of the measurement, though: do not run it where that hurts.
 
 The stages:
   store    the messages are put into Redis, all before the first is due
