@@ -7,6 +7,8 @@ import (
 	"hash/crc32"
 	"slices"
 	"testing"
+
+	"github.com/segmentio/kafka-go/compress"
 )
 
 // testBatch is a record batch as a broker keeps it.
@@ -165,6 +167,9 @@ func TestBatchReaderTimes(t *testing.T) {
 // What a broker sends is never a reason to panic, nor to go back.
 func FuzzBatchReader(f *testing.F) {
 	f.Add(transactional(5, 7, "a").bytes(), int64(3))
+	for _, codec := range []compress.Compression{compress.Gzip, compress.Zstd, compress.Lz4, compress.Snappy} {
+		f.Add(compressed(f, testBatch{base: 1, lastDelta: 1, records: []testRecord{value(0, "a"), value(1, "b")}}, codec), int64(2))
+	}
 	f.Add(slices.Concat(marker(0, 7, 0).bytes(), testBatch{base: 1, attributes: 4, records: []testRecord{value(0, "z")}}.bytes()), int64(0))
 	f.Fuzz(func(t *testing.T, b []byte, from int64) {
 		if len(b) > batchHeaderSize { // so that more than the checksum is tried
