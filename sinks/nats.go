@@ -19,9 +19,9 @@ import (
 //
 // A batch is sent as a whole and its acks are awaited together, so a subject
 // that nobody confirms holds up the return of its own batch, by the publish
-// timeout at most, and nothing else; with PublishParts, only its own messages. The client's own asynchronous publisher is
-// not used: it retries behind our back, stalls when its window is full, and
-// keeps what is never acknowledged.
+// timeout at most, and nothing else; with PublishParts, only its own messages.
+// The client's own asynchronous publisher is not used: it retries behind our
+// back, stalls when its window is full, and keeps what is never acknowledged.
 type NATS struct {
 	conn  *natsConn
 	inbox string // ends in a dot

@@ -95,32 +95,38 @@ func (o *outcomes) awaitParts(
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	go run(limited)
+	finish := func() []error {
+		switch {
+		case o.isDone():
+			return o.finish(nil, nil) // nothing is left
+		case ctx.Err() != nil:
+			err := fmt.Errorf("gave up waiting for the broker: %w", context.Cause(ctx))
+			return o.finish(err, err)
+		}
+		return o.finish(late())
+	}
 	var tick <-chan time.Time
 	if part != nil {
 		t := time.NewTicker(partsEvery)
 		defer t.Stop()
 		tick = t.C
 	}
-	for waiting := true; waiting; {
+	for {
 		select {
 		case <-o.done:
-			waiting = false
+			return finish()
 		case <-limited.Done():
-			waiting = false
+			return finish()
 		case <-tick:
 			if indexes, errs := o.hand(); len(indexes) > 0 {
+				// Who takes the part may be slow. Nothing is to be sent after the timeout
+				// all the same: its lease may be over by then.
+				stop := context.AfterFunc(limited, func() { finish() })
 				part(indexes, errs)
+				stop()
 			}
 		}
 	}
-	switch {
-	case o.isDone():
-		return o.finish(nil, nil) // nothing is left
-	case ctx.Err() != nil:
-		err := fmt.Errorf("gave up waiting for the broker: %w", context.Cause(ctx))
-		return o.finish(err, err)
-	}
-	return o.finish(late())
 }
 
 // hand returns the messages that are settled and were not handed out yet, with
