@@ -143,10 +143,21 @@ type Pending struct {
 // and the cursor to go on with, empty at the end. What is scheduled or delivered
 // meanwhile may be missed; what stays pending is not.
 func (q *Queue) List(ctx context.Context, lane string, limit int, after string) ([]Pending, string, error) {
+	var items []Pending
+	next, err := q.WalkPending(ctx, lane, limit, after, func(p Pending) { items = append(items, p) })
+	if err != nil {
+		return nil, "", err
+	}
+	return items, next, nil
+}
+
+// WalkPending is List, but hands over one message after the other: only some
+// megabytes of them are in memory at a time, however large they are.
+func (q *Queue) WalkPending(ctx context.Context, lane string, limit int, after string, each func(Pending)) (next string, err error) {
 	lanes := delaybridge.Lanes[:]
 	if lane != "" {
 		if laneIndex(lane) < 0 {
-			return nil, "", fmt.Errorf("list: no lane %q", lane)
+			return "", fmt.Errorf("list: no lane %q", lane)
 		}
 		lanes = []string{lane}
 	}
@@ -161,32 +172,59 @@ func (q *Queue) List(ctx context.Context, lane string, limit int, after string) 
 	}
 	entries, next, err := q.page(ctx, sets, limit, after)
 	if err != nil {
-		return nil, "", fmt.Errorf("list: %w", err)
+		return "", fmt.Errorf("list: %w", err)
 	}
-	records := make([]*redis.StringCmd, len(entries))
-	tries := make([]*redis.StringCmd, len(entries))
-	if len(entries) > 0 {
-		err := reading(q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for i, e := range entries {
+	err = inParts(len(entries), func(from, to int) (bytes int, err error) {
+		part := entries[from:to]
+		records := make([]*redis.StringCmd, len(part))
+		tries := make([]*redis.StringCmd, len(part))
+		err = reading(q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, e := range part {
 				k := &q.keys[at[e.set].shard]
 				records[i], tries[i] = p.HGet(ctx, k.msg, e.id), p.HGet(ctx, k.tries, e.id)
 			}
 			return nil
 		}))
 		if err != nil {
-			return nil, "", fmt.Errorf("list: %w", err)
+			return 0, err
 		}
-	}
-	items := make([]Pending, 0, len(entries))
-	for i, e := range entries {
-		item := Pending{ID: e.id, Lane: delaybridge.Lanes[at[e.set].lane], Due: time.UnixMilli(e.score)}
-		if m, _, err := decodeRecord(e.id, records[i].Val()); err == nil {
-			item.Message = &m
+		for i, e := range part {
+			item := Pending{ID: e.id, Lane: delaybridge.Lanes[at[e.set].lane], Due: time.UnixMilli(e.score)}
+			if m, _, err := decodeRecord(e.id, records[i].Val()); err == nil {
+				item.Message = &m
+			}
+			item.Failed, item.LostLeases = parseTries(tries[i].Val())
+			bytes += len(records[i].Val())
+			each(item)
 		}
-		item.Failed, item.LostLeases = parseTries(tries[i].Val())
-		items = append(items, item)
+		return bytes, nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("list: %w", err)
 	}
-	return items, next, nil
+	return next, nil
+}
+
+// What is read at a time of a list whose records may be of any size.
+const (
+	partFirst = 4   // records, of which no size is known yet
+	partMost  = 250 // records
+	partBytes = 4 << 20
+)
+
+// inParts has n records read in parts of some partBytes, judged by the part before:
+// read says how many bytes there were.
+func inParts(n int, read func(from, to int) (bytes int, err error)) error {
+	for from, size := 0, partFirst; from < n; {
+		to := min(n, from+size)
+		bytes, err := read(from, to)
+		if err != nil {
+			return err
+		}
+		size = min(partMost, max(1, partBytes*(to-from)/max(1, bytes)))
+		from = to
+	}
+	return nil
 }
 
 // entry is one member of a sorted set.
@@ -197,6 +235,11 @@ type entry struct {
 
 func (e entry) compare(o entry) int {
 	return cmp.Or(cmp.Compare(e.score, o.score), strings.Compare(e.id, o.id))
+}
+
+// cursor is what a list that ended here goes on with.
+func (e entry) cursor() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(e.score, 10) + " " + e.id))
 }
 
 // page merges sorted sets by score and then id, limit at a time, beginning
@@ -238,8 +281,7 @@ func (q *Queue) page(ctx context.Context, sets []string, limit int, after string
 	if len(all) <= limit {
 		return all, "", nil
 	}
-	last := all[limit-1]
-	return all[:limit], base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(last.score, 10) + " " + last.id)), nil
+	return all[:limit], all[limit-1].cursor(), nil
 }
 
 // LaneStats counts one lane.

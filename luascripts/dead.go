@@ -3,7 +3,9 @@ package luascripts
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,10 +20,35 @@ type Letter struct {
 	marks string
 }
 
+// WithoutContent returns the letter without its key, headers and payload, which may
+// be large: enough to name it to Purge.
+func (l Letter) WithoutContent() Letter {
+	l.Key, l.Headers, l.Payload, l.Raw, l.marks = nil, nil, nil, nil, ""
+	// These are parts of the text that was read, and would keep all of it.
+	l.Error, l.Position.Source = strings.Clone(l.Error), strings.Clone(l.Position.Source)
+	l.Reason = delaybridge.Reason(strings.Clone(string(l.Reason)))
+	return l
+}
+
 // Dead returns up to limit dead letters, the oldest first, beginning behind the
 // cursor that the call before it returned, and the cursor to go on with, empty
 // at the end.
 func (q *Queue) Dead(ctx context.Context, limit int, after string) ([]Letter, string, error) {
+	var letters []Letter
+	next, err := q.WalkDead(ctx, limit, after, func(l Letter) bool {
+		letters = append(letters, l)
+		return true
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return letters, next, nil
+}
+
+// WalkDead is Dead, but hands over one letter after the other, until each returns
+// false: only some megabytes of them are in memory at a time, however large they
+// are. The cursor goes on behind the last that was handed over.
+func (q *Queue) WalkDead(ctx context.Context, limit int, after string, each func(Letter) bool) (next string, err error) {
 	sets := make([]string, len(q.keys))
 	shards := map[string]int{}
 	for i := range q.keys {
@@ -30,27 +57,40 @@ func (q *Queue) Dead(ctx context.Context, limit int, after string) ([]Letter, st
 	}
 	entries, next, err := q.page(ctx, sets, limit, after)
 	if err != nil {
-		return nil, "", fmt.Errorf("dead letters: %w", err)
+		return "", fmt.Errorf("dead letters: %w", err)
 	}
-	if len(entries) == 0 {
-		return nil, next, nil
-	}
-	texts := make([]*redis.StringCmd, len(entries))
-	err = reading(q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, e := range entries {
-			texts[i] = p.HGet(ctx, q.keys[shards[e.set]].deadmsg, e.id)
+	err = inParts(len(entries), func(from, to int) (bytes int, err error) {
+		part := entries[from:to]
+		texts := make([]*redis.StringCmd, len(part))
+		err = reading(q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, e := range part {
+				texts[i] = p.HGet(ctx, q.keys[shards[e.set]].deadmsg, e.id)
+			}
+			return nil
+		}))
+		if err != nil {
+			return 0, err
 		}
-		return nil
-	}))
-	if err != nil {
-		return nil, "", fmt.Errorf("dead letters: %w", err)
+		for i, e := range part {
+			bytes += len(texts[i].Val())
+			if each(newLetter(e.id, texts[i].Val(), time.UnixMilli(e.score), shards[e.set])) {
+				continue
+			}
+			if from+i < len(entries)-1 {
+				next = e.cursor()
+			}
+			return 0, errEnough
+		}
+		return bytes, nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return "", fmt.Errorf("dead letters: %w", err)
 	}
-	letters := make([]Letter, len(entries))
-	for i, e := range entries {
-		letters[i] = newLetter(e.id, texts[i].Val(), time.UnixMilli(e.score), shards[e.set])
-	}
-	return letters, next, nil
+	return next, nil
 }
+
+// errEnough ends a list where no more of it is wanted.
+var errEnough = errors.New("enough")
 
 func newLetter(id, text string, died time.Time, shard int) Letter {
 	d, marks := decodeLetter(id, text, died)

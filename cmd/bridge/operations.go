@@ -146,14 +146,12 @@ func (o *operations) status(ctx context.Context, id string) (luascripts.Status, 
 
 // List returns a page of the pending messages, of one sink or of all.
 func (o *operations) List(ctx context.Context, sink string, p page) (listView[messageView], error) {
-	items, next, err := o.queue.List(ctx, sink, p.limit, p.after)
+	view := listView[messageView]{Items: []messageView{}}
+	next, err := o.queue.WalkPending(ctx, sink, p.limit, p.after, func(m luascripts.Pending) { view.Items = append(view.Items, newPendingView(m)) })
 	if err != nil {
 		return listView[messageView]{}, cursorProblem(err)
 	}
-	view := listView[messageView]{Items: []messageView{}, Next: next}
-	for _, item := range items {
-		view.Items = append(view.Items, newPendingView(item))
-	}
+	view.Next = next
 	return view, nil
 }
 
@@ -202,45 +200,32 @@ func badParameter(name, takes string) error {
 	return &problem{status: http.StatusBadRequest, text: name + ": " + takes, field: name}
 }
 
-// The most dead letters that are looked through for one page: with a filter that
-// few of them match, a page may be short though it has a next one.
+// The most dead letters that are looked through for one page, and for how long: with
+// a filter that few of them match, a page may be short though it has a next one.
 const (
 	letterStep  = 100
 	letterSteps = 50
+	letterTime  = 2 * time.Second
 )
 
 // Letters returns a page of the dead letters that match a filter. It may hold
 // fewer than the limit, or none, and still have a next one.
 func (o *operations) Letters(ctx context.Context, f letterFilter, p page) (listView[letterView], error) {
-	view := listView[letterView]{Items: []letterView{}}
-	after := p.after
+	view := listView[letterView]{Items: []letterView{}, Next: p.after}
+	began := time.Now()
 	for range letterSteps {
-		letters, next, err := o.queue.Dead(ctx, letterStep, after)
+		next, err := o.queue.WalkDead(ctx, letterStep, view.Next, func(l luascripts.Letter) bool {
+			if f.matches(&l) {
+				view.Items = append(view.Items, newLetterView(&l))
+			}
+			return len(view.Items) < p.limit && time.Since(began) < letterTime
+		})
 		if err != nil {
 			return listView[letterView]{}, cursorProblem(err)
 		}
-		for i := range letters {
-			if !f.matches(&letters[i]) {
-				continue
-			}
-			view.Items = append(view.Items, newLetterView(&letters[i]))
-			if len(view.Items) < p.limit {
-				continue
-			}
-			// Where the queue's page holds more, it is read again up to here, for a
-			// cursor that goes on just behind.
-			if i < len(letters)-1 {
-				if _, next, err = o.queue.Dead(ctx, i+1, after); err != nil {
-					return listView[letterView]{}, err
-				}
-			}
-			view.Next = next
-			return view, nil
-		}
-		if view.Next = next; next == "" {
+		if view.Next = next; next == "" || len(view.Items) >= p.limit || time.Since(began) >= letterTime {
 			break
 		}
-		after = next
 	}
 	return view, nil
 }
@@ -270,12 +255,9 @@ func (o *operations) letter(ctx context.Context, id string) (luascripts.Letter, 
 	return l, &problem{status: http.StatusNotFound, text: text, err: luascripts.ErrUnknown}
 }
 
-// letterOf returns the dead letter of a view: as it was read for it, or as it is
-// now. If the view has a time of death, the letter must still be that one.
+// letterOf returns the dead letter of a view as it is now. If the view has a time of
+// death, the letter must still be that one.
 func (o *operations) letterOf(ctx context.Context, v letterView) (luascripts.Letter, error) {
-	if v.letter != nil {
-		return *v.letter, nil
-	}
 	l, err := o.letter(ctx, v.ID)
 	if err != nil {
 		return l, err
@@ -314,12 +296,15 @@ func (o *operations) Purge(ctx context.Context, views []letterView) []error {
 	var letters []luascripts.Letter
 	var at []int
 	for i, v := range views {
-		l, err := o.letterOf(ctx, v)
-		if err != nil {
-			errs[i] = err
-			continue
+		if v.letter == nil {
+			l, err := o.letterOf(ctx, v)
+			if err != nil {
+				errs[i] = err
+				continue
+			}
+			v = newLetterView(&l)
 		}
-		letters, at = append(letters, l), append(at, i)
+		letters, at = append(letters, *v.letter), append(at, i)
 	}
 	for n, err := range o.queue.Purge(ctx, letters) {
 		if errors.Is(err, luascripts.ErrUnknown) {

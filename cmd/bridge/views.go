@@ -127,13 +127,14 @@ type letterView struct {
 	LostLeases int                `json:"lost_leases"`
 	Corrupt    bool               `json:"corrupt,omitempty"`
 
-	letter *luascripts.Letter // as it was read from Redis; nil where the API told of it
+	letter *luascripts.Letter // without its content; nil where the API told of it
 }
 
 func newLetterView(l *luascripts.Letter) letterView {
-	d := &l.DeadLetter
+	head := l.WithoutContent() // a list must not hold what each carries
+	d := &head.DeadLetter
 	v := letterView{
-		letter: l,
+		letter: &head,
 		ID:     d.ID, Reason: d.Reason, Error: d.Error, Due: stamp(d.Due), DiedAt: stamp(d.Died),
 		Attempts: d.Attempts, LostLeases: d.LostLeases, Corrupt: d.Corrupt,
 	}
