@@ -24,7 +24,7 @@ const (
 	floodPayload  = 1<<20 - 4<<10
 	// floodBound is what docs/security.md promises for one source and one lane,
 	// with the room that Go's collector takes.
-	floodBound = 640 << 20
+	floodBound = 512 << 20
 )
 
 // residentMemory keeps the most memory that a process has had, as its system
