@@ -271,15 +271,15 @@ func unquote(value json.RawMessage) (string, error) {
 	if err := json.Unmarshal(value, &text); err != nil {
 		return "", fmt.Errorf("must be a JSON string: %w", err)
 	}
-	if strings.ContainsRune(text, utf8.RuneError) && hasLoneSurrogate(value) {
+	if strings.ContainsRune(text, utf8.RuneError) && HasLoneSurrogate(value) {
 		return "", fmt.Errorf("holds half of a surrogate pair, which is no character")
 	}
 	return text, nil
 }
 
-// hasLoneSurrogate reports whether a valid JSON string escapes a surrogate
+// HasLoneSurrogate reports whether valid JSON escapes a surrogate in a string
 // whose other half does not follow or precede it.
-func hasLoneSurrogate(quoted []byte) bool {
+func HasLoneSurrogate(quoted []byte) bool {
 	half := func(i int) rune { // the escaped rune at i, or -1
 		if i+6 > len(quoted) || quoted[i] != '\\' || quoted[i+1] != 'u' {
 			return -1

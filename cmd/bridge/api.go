@@ -22,8 +22,12 @@ const (
 	apiWriteTimeout  = time.Minute      // from the request's header on
 	apiIdleTimeout   = 2 * time.Minute
 	apiHeaderBytes   = 32 << 10
-	// apiAtOnce is how many requests are worked on at a time; others wait.
-	apiAtOnce = 64
+	// How many requests of each kind are worked on at a time; others wait. Those with
+	// a body have places of their own, since a slow sender keeps its place; lists and
+	// whole messages have few, since each holds megabytes.
+	apiAtOnce      = 64
+	apiBodyAtOnce  = 64
+	apiLargeAtOnce = 8
 	// apiAskTimeout is for what is asked of Redis.
 	apiAskTimeout = 10 * time.Second
 )
@@ -42,7 +46,7 @@ type apiServer struct {
 	ops  atomic.Pointer[operations]
 	room atomic.Pointer[ingest.Handler]
 
-	atOnce chan struct{}
+	atOnce [routeKinds]chan struct{}
 	server *http.Server
 	served chan struct{} // is closed when the server has ended
 }
@@ -76,7 +80,10 @@ func newAPI(s *Settings, m *metrics, log *zap.Logger) *apiServer {
 		// that has many quotes. What needs still more is sent in base64.
 		bodyMax: 2*int64(s.MaxPayload) + 64<<10,
 		metrics: m, started: time.Now(), console: consoleHandler(), log: log,
-		atOnce: make(chan struct{}, apiAtOnce), served: make(chan struct{}),
+		atOnce: [routeKinds]chan struct{}{
+			routeShort: make(chan struct{}, apiAtOnce), routeBody: make(chan struct{}, apiBodyAtOnce), routeLarge: make(chan struct{}, apiLargeAtOnce),
+		},
+		served: make(chan struct{}),
 	}
 }
 

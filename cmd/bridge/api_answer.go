@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"delaybridge"
@@ -64,7 +65,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	reply, err := a.route(w, r)
 	if err != nil {
-		a.refuse(w, err)
+		a.refuseRequest(w, r, err)
 		return
 	}
 	if reply.location != "" {
@@ -127,18 +128,24 @@ func (a *apiServer) route(w http.ResponseWriter, r *http.Request) (apiReply, err
 	if err != nil {
 		return apiReply{}, err
 	}
+	if route.kind == routeBody {
+		if err := a.checkBody(r); err != nil {
+			return apiReply{}, err
+		}
+	}
 	full := time.NewTimer(apiAskTimeout)
 	defer full.Stop()
+	places := a.atOnce[route.kind]
 	select {
-	case a.atOnce <- struct{}{}:
-		defer func() { <-a.atOnce }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 	case <-full.C:
 		return apiReply{}, &problem{status: http.StatusServiceUnavailable, text: "too many requests at once"}
 	case <-r.Context().Done():
 		return apiReply{}, r.Context().Err() // nobody waits for the answer
 	}
 	request := &apiRequest{Request: r, id: id, query: query}
-	if route.hasBody {
+	if route.kind == routeBody {
 		if request.body, err = a.readBody(w, r); err != nil {
 			return apiReply{}, err
 		}
@@ -171,19 +178,31 @@ func (route *apiRoute) parseQuery(raw string) (url.Values, error) {
 	return query, nil
 }
 
-// readBody reads what is to be JSON.
-func (a *apiServer) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+// checkBody refuses a body by what its header says of it, before any of it is read.
+func (a *apiServer) checkBody(r *http.Request) error {
 	contentType := r.Header.Get("Content-Type")
 	kind, _, err := mime.ParseMediaType(contentType)
 	if err != nil || kind != "application/json" && !ingest.IsEnvelopeType(kind) {
-		return nil, &problem{status: http.StatusUnsupportedMediaType, field: "Content-Type", text: "Content-Type: takes application/json"}
+		return &problem{status: http.StatusUnsupportedMediaType, field: "Content-Type", text: "Content-Type: takes application/json"}
 	}
 	if r.Header.Get("Content-Encoding") != "" {
-		return nil, &problem{status: http.StatusUnsupportedMediaType, field: "Content-Encoding", text: "Content-Encoding: takes the body as it is"}
+		return &problem{status: http.StatusUnsupportedMediaType, field: "Content-Encoding", text: "Content-Encoding: takes the body as it is"}
 	}
+	if r.ContentLength > a.bodyMax {
+		return a.bodyTooLarge()
+	}
+	return nil
+}
+
+func (a *apiServer) bodyTooLarge() error {
+	return &problem{status: http.StatusRequestEntityTooLarge, field: "body", text: fmt.Sprintf("body: takes at most %d bytes", a.bodyMax)}
+}
+
+// readBody reads what is to be JSON.
+func (a *apiServer) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.bodyMax))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, &problem{status: http.StatusRequestEntityTooLarge, field: "body", text: fmt.Sprintf("body: takes at most %d bytes", a.bodyMax)}
+		return nil, a.bodyTooLarge()
 	}
 	if err != nil {
 		return nil, &problem{status: http.StatusBadRequest, field: "body", text: "body: it did not arrive as a whole"}
@@ -191,9 +210,17 @@ func (a *apiServer) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	return body, nil
 }
 
-// refuse answers with an error.
-func (a *apiServer) refuse(w http.ResponseWriter, err error) {
-	status, view := answerOf(err)
+// refuse answers with an error before anything was asked of the queue.
+func (a *apiServer) refuse(w http.ResponseWriter, err error) { a.refuseAs(w, err, true) }
+
+// refuseRequest answers a request with an error.
+func (a *apiServer) refuseRequest(w http.ResponseWriter, r *http.Request, err error) {
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead || r.URL.Query().Get("dry_run") == "true"
+	a.refuseAs(w, err, reads)
+}
+
+func (a *apiServer) refuseAs(w http.ResponseWriter, err error, reads bool) {
+	status, view := answerOf(err, reads)
 	switch status {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="delaybridge"`)
@@ -206,8 +233,9 @@ func (a *apiServer) refuse(w http.ResponseWriter, err error) {
 	writeJSON(w, status, view)
 }
 
-// answerOf returns the status and the answer that an error of an operation is.
-func answerOf(err error) (int, errorView) {
+// answerOf returns the status and the answer that an error of an operation is. reads
+// says that the operation changes nothing, whatever becomes of it.
+func answerOf(err error, reads bool) (int, errorView) {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p.status, errorView{Error: p.text, Field: p.field, ID: p.id, State: p.state}
 	}
@@ -216,7 +244,7 @@ func answerOf(err error) (int, errorView) {
 	case !ok && errors.Is(err, delaybridge.ErrInvalid):
 		return http.StatusUnprocessableEntity, errorView{Error: err.Error()}
 	case !ok:
-		return http.StatusServiceUnavailable, errorView{Error: "the queue did not answer, so that nobody knows whether this was done: " + err.Error()}
+		return http.StatusServiceUnavailable, errorView{Error: queueProblem(err, reads)}
 	}
 	fe = renamed(fe, requestField.asJSON)
 	status := http.StatusUnprocessableEntity
@@ -227,6 +255,26 @@ func answerOf(err error) (int, errorView) {
 		status = http.StatusRequestEntityTooLarge
 	}
 	return status, errorView{Error: fe.Error(), Field: fe.Field}
+}
+
+// refusals begin what Redis answers before it has done anything of a script, or
+// when its first write needs what it has not.
+var refusals = []string{"BUSY ", "CLUSTERDOWN ", "LOADING ", "MASTERDOWN ", "MISCONF ", "NOREPLICAS ", "OOM ", "READONLY ", "TRYAGAIN "}
+
+// queueProblem says why the queue could not be asked, and what may have come of it.
+func queueProblem(err error, reads bool) string {
+	_, answered := errors.AsType[redis.Error](err)
+	switch {
+	case reads && answered:
+		return "Redis refuses to say: " + err.Error()
+	case reads:
+		return "the queue did not answer: " + err.Error()
+	case errors.Is(err, luascripts.ErrReplicas):
+		return "this was done, but may be lost: " + err.Error()
+	case slices.ContainsFunc(refusals, func(code string) bool { return redis.HasErrorPrefix(err, code) }):
+		return "Redis refuses, so that this was not done: " + err.Error()
+	}
+	return "the queue did not answer as it should, so that nobody knows whether this was done: " + err.Error()
 }
 
 // replayedView answers a replay.

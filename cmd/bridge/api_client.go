@@ -28,7 +28,12 @@ const apiFlag = "api"
 type apiClient struct {
 	base, token string
 	http        *http.Client
+	answerMax   int64 // bytes
 }
+
+// apiAnswerMax is more than a message takes in JSON, however large its broker lets
+// it be, and less than what a server that is no API may go on sending.
+const apiAnswerMax = 512 << 20
 
 // newAPIClient returns a client of the API at a URL, which may have a path where
 // a proxy puts the API under one. Close it afterwards.
@@ -38,7 +43,7 @@ func newAPIClient(base, token string) (*apiClient, error) {
 		return nil, usagef("--%s: takes the URL of an API such as http://127.0.0.1:8080; its token is taken from BRIDGE_API_TOKEN", apiFlag)
 	}
 	return &apiClient{
-		base: strings.TrimRight(u.String(), "/"), token: token,
+		base: strings.TrimRight(u.String(), "/"), token: token, answerMax: apiAnswerMax,
 		http: &http.Client{
 			Timeout:   time.Minute,
 			Transport: http.DefaultTransport.(*http.Transport).Clone(),
@@ -93,15 +98,18 @@ func (c *apiClient) ask(ctx context.Context, method, path string, query url.Valu
 		return fmt.Errorf("api at %s: %w", c.base, errors.Unwrap(err)) // a *url.Error repeats the URL
 	}
 	defer func() { _ = res.Body.Close() }()
-	content, err := io.ReadAll(res.Body)
-	if err != nil {
-		return fmt.Errorf("api at %s: read the answer: %w", c.base, err)
-	}
 	if res.StatusCode == http.StatusNoContent {
 		return nil
 	}
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != "application/json" {
 		return fmt.Errorf("api at %s: it answers %s with no JSON: is that the API of a bridge?", c.base, res.Status)
+	}
+	content, err := io.ReadAll(io.LimitReader(res.Body, c.answerMax+1))
+	if err != nil {
+		return fmt.Errorf("api at %s: read the answer: %w", c.base, err)
+	}
+	if int64(len(content)) > c.answerMax {
+		return fmt.Errorf("api at %s: its answer has more than %d MiB: is that the API of a bridge?", c.base, c.answerMax>>20)
 	}
 	if res.StatusCode >= 300 {
 		return c.problem(res, content)

@@ -24,11 +24,20 @@ var apiDescription []byte
 type apiRoute struct {
 	method, path string
 	// query are the parameters that it takes.
-	query []string
-	// hasBody says that it takes JSON.
-	hasBody bool
-	answer  func(ctx context.Context, a *apiServer, o *operations, r *apiRequest) (apiReply, error)
+	query  []string
+	kind   routeKind
+	answer func(ctx context.Context, a *apiServer, o *operations, r *apiRequest) (apiReply, error)
 }
+
+// routeKind tells routes apart by what a request holds while it is worked on.
+type routeKind uint8
+
+const (
+	routeShort routeKind = iota
+	routeBody            // it takes JSON
+	routeLarge           // it reads what may be of many megabytes
+	routeKinds
+)
 
 // apiRequest is a request to a route.
 type apiRequest struct {
@@ -46,15 +55,15 @@ type apiReply struct {
 }
 
 var apiRoutes = []apiRoute{
-	{http.MethodPost, "/v1/messages", nil, true, answerSchedule},
-	{http.MethodGet, "/v1/messages", []string{"sink", "limit", "after"}, false, answerList},
-	{http.MethodGet, "/v1/messages/{id}", []string{"payload"}, false, answerGet},
-	{http.MethodDelete, "/v1/messages/{id}", nil, false, answerCancel},
-	{http.MethodGet, "/v1/stats", nil, false, answerStats},
-	{http.MethodGet, "/v1/dead", []string{"reason", "target", "limit", "after"}, false, answerLetters},
-	{http.MethodGet, "/v1/dead/{id}", nil, false, answerLetter},
-	{http.MethodDelete, "/v1/dead/{id}", []string{"died_at"}, false, answerPurge},
-	{http.MethodPost, "/v1/dead/{id}/replay", []string{"force", "dry_run", "died_at"}, false, answerReplay},
+	{http.MethodPost, "/v1/messages", nil, routeBody, answerSchedule},
+	{http.MethodGet, "/v1/messages", []string{"sink", "limit", "after"}, routeLarge, answerList},
+	{http.MethodGet, "/v1/messages/{id}", []string{"payload"}, routeLarge, answerGet},
+	{http.MethodDelete, "/v1/messages/{id}", nil, routeShort, answerCancel},
+	{http.MethodGet, "/v1/stats", nil, routeShort, answerStats},
+	{http.MethodGet, "/v1/dead", []string{"reason", "target", "limit", "after"}, routeLarge, answerLetters},
+	{http.MethodGet, "/v1/dead/{id}", nil, routeLarge, answerLetter},
+	{http.MethodDelete, "/v1/dead/{id}", []string{"died_at"}, routeShort, answerPurge},
+	{http.MethodPost, "/v1/dead/{id}/replay", []string{"force", "dry_run", "died_at"}, routeLarge, answerReplay},
 }
 
 // descriptionPath is where the description is; it holds no data and asks for no token.

@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -80,19 +81,20 @@ func (s *Settings) newNATSAPI(queue *luascripts.Queue, lost func(error), mon *mo
 type natsEndpoint struct {
 	subject string // behind the group's
 	about   string
+	reads   bool // it changes nothing
 	answer  func(n *natsAPI, ctx context.Context, r micro.Request) (any, error)
 }
 
 var natsEndpoints = []natsEndpoint{
-	{"schedule", "have a message delivered later: a JSON envelope, or headers and payload", (*natsAPI).schedule},
-	{"cancel", `take back a pending message: {"id"}`, (*natsAPI).cancel},
-	{"get", `what is known of a message: {"id","payload"}`, (*natsAPI).get},
-	{"list", `pending messages: {"sink","limit","after"}`, (*natsAPI).list},
-	{"stats", "count the queue", (*natsAPI).stats},
-	{"dead.list", `dead letters: {"reason","target","limit","after"}`, (*natsAPI).letters},
-	{"dead.show", `a dead letter: {"id"}`, (*natsAPI).letter},
-	{"dead.replay", `make a dead letter pending again: {"id","force","dry_run","died_at"}`, (*natsAPI).replay},
-	{"dead.purge", `drop a dead letter for good: {"id","died_at"}`, (*natsAPI).purge},
+	{"schedule", "have a message delivered later: a JSON envelope, or headers and payload", false, (*natsAPI).schedule},
+	{"cancel", `take back a pending message: {"id"}`, false, (*natsAPI).cancel},
+	{"get", `what is known of a message: {"id","payload"}`, true, (*natsAPI).get},
+	{"list", `pending messages: {"sink","limit","after"}`, true, (*natsAPI).list},
+	{"stats", "count the queue", true, (*natsAPI).stats},
+	{"dead.list", `dead letters: {"reason","target","limit","after"}`, true, (*natsAPI).letters},
+	{"dead.show", `a dead letter: {"id"}`, true, (*natsAPI).letter},
+	{"dead.replay", `make a dead letter pending again: {"id","force","dry_run","died_at"}`, false, (*natsAPI).replay},
+	{"dead.purge", `drop a dead letter for good: {"id","died_at"}`, false, (*natsAPI).purge},
 }
 
 func (n *natsAPI) serve() error {
@@ -162,16 +164,16 @@ func (n *natsAPI) handler(e natsEndpoint) micro.Handler {
 		if err == nil {
 			err = r.Respond(jsonLine(v))
 			if errors.Is(err, nats.ErrMaxPayload) || err != nil && strings.Contains(err.Error(), nats.ErrMaxPayload.Error()) {
-				n.refuse(r, &problem{status: http.StatusRequestEntityTooLarge, text: "the answer is larger than the NATS server lets a message be: ask for less of it, or by HTTP"})
+				n.refuse(r, &problem{status: http.StatusRequestEntityTooLarge, text: "the answer is larger than the NATS server lets a message be: ask for less of it, or by HTTP"}, e.reads)
 			}
 			return
 		}
-		n.refuse(r, err)
+		n.refuse(r, err, e.reads)
 	})
 }
 
-func (n *natsAPI) refuse(r micro.Request, err error) {
-	status, view := answerOf(err)
+func (n *natsAPI) refuse(r micro.Request, err error, reads bool) {
+	status, view := answerOf(err, reads)
 	text := delaybridge.ErrorText(view.Error)
 	if text == "" {
 		text = http.StatusText(status)
@@ -235,31 +237,44 @@ func ask(r micro.Request, fields ...string) (q natsQuestion, err error) {
 		return natsQuestion{}, &problem{status: http.StatusBadRequest, field: field, text: field + ": " + text}
 	}
 	const form = "takes a JSON object"
-	var given map[string]json.RawMessage
-	if err := json.Unmarshal(r.Data(), &given); err != nil || given == nil {
-		return bad("body", form)
+	// What is no character would be read as another: an id of a message that was not meant.
+	if !utf8.Valid(r.Data()) {
+		return bad("body", form+" in UTF-8")
 	}
-next:
-	for name := range given {
-		for _, f := range fields {
-			if name == f {
-				continue next
-			}
-		}
-		if len(fields) == 0 {
-			return bad(name, "there is no such field here")
-		}
-		return bad(name, "there is no such field: there are "+strings.Join(fields, ", "))
+	if ingest.HasLoneSurrogate(r.Data()) {
+		return bad("body", "holds half of a surrogate pair, which is no character")
 	}
 	dec := json.NewDecoder(bytes.NewReader(r.Data()))
-	if err := dec.Decode(&q); err != nil {
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return bad("body", form)
+	}
+	given := map[string]bool{}
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
+			return bad("body", form)
+		}
+		field := name.(string) // inside an object the decoder takes nothing else here
+		switch {
+		case given[field]:
+			return bad(field, "is given twice")
+		case !slices.Contains(fields, field) && len(fields) == 0:
+			return bad(field, "there is no such field here")
+		case !slices.Contains(fields, field):
+			return bad(field, "there is no such field: there are "+strings.Join(fields, ", "))
+		}
+		given[field] = true
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return bad("body", form)
+		}
+	}
+	// Once more as a whole, with what is behind it.
+	if err := json.Unmarshal(r.Data(), &q); err != nil {
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
 			return bad(wrong.Field, "is no "+wrong.Type.String())
 		}
 		return bad("body", form+", and its times as RFC 3339")
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return bad("body", form)
 	}
 	return q, nil
 }

@@ -232,6 +232,38 @@ func TestNATSServiceDoesWhatTheAPIDoes(t *testing.T) {
 	}
 }
 
+// TestNATSServiceTakesNoQuestionForAnother: an id that JSON spoils must not become
+// that of another message.
+func TestNATSServiceTakesNoQuestionForAnother(t *testing.T) {
+	w := newNATSWorld(t, 1, func(s *Settings) { s.Roles = list{roleIngest} }) // nobody delivers
+	for _, id := range []string{"a\ufffd", "b"} {
+		w.schedule(t, id, "1h")
+	}
+	for _, row := range []struct{ about, subject, body, says string }{
+		{"bytes that are no UTF-8", "cancel", "{\"id\":\"a\xff\"}", "UTF-8"},
+		{"half of a surrogate pair", "cancel", `{"id":"a\ud800"}`, "surrogate"},
+		{"half of a surrogate pair in a letter's id", "dead.purge", `{"id":"a\ud800"}`, "surrogate"},
+		{"an id that comes twice", "cancel", `{"id":"a","id":"b"}`, "id: is given twice"},
+		{"an id that comes twice, once escaped", "cancel", `{"id":"a","\u0069d":"b"}`, "id: is given twice"},
+		{"an id in capitals", "cancel", `{"ID":"b"}`, "no such field"},
+		{"a second object", "cancel", `{"id":"b"}{}`, "takes a JSON object"},
+		{"a comma too many", "cancel", `{"id":"b",}`, "takes a JSON object"},
+		{"half an object", "cancel", `{"id":"b"`, "takes a JSON object"},
+		{"a list", "cancel", `[{"id":"b"}]`, "takes a JSON object"},
+		{"null", "cancel", `null`, "takes a JSON object"},
+		{"a NUL", "cancel", "\x00", "takes a JSON object"},
+	} {
+		if code, text, _ := w.request(t, row.subject, row.body); code != "400" || !strings.Contains(text, row.says) {
+			t.Errorf("%s: %s %q, want %q in it", row.about, code, text, row.says)
+		}
+	}
+	for _, id := range []string{"a\ufffd", "b"} {
+		if a := w.ask(t, "GET", pathOf("messages", id), ""); a.status != 200 || a.json(t)["state"] != "pending" {
+			t.Errorf("%q: %+v", id, a)
+		}
+	}
+}
+
 // TestNATSServiceAnswersToInboxesOnly: its answers are published with the bridge's
 // own permissions, and must not get where the asker may not publish.
 func TestNATSServiceAnswersToInboxesOnly(t *testing.T) {

@@ -60,8 +60,8 @@ func TestDescriptionHasEveryRoute(t *testing.T) {
 			if has := slices.Sorted(slices.Values(apiRoutes[i].query)); !slices.Equal(query, has) {
 				t.Errorf("%s takes %v, and %v are described", name, has, query)
 			}
-			if (op.RequestBody != nil) != apiRoutes[i].hasBody {
-				t.Errorf("%s takes a body: %v; it is not described so", name, apiRoutes[i].hasBody)
+			if (op.RequestBody != nil) != (apiRoutes[i].kind == routeBody) {
+				t.Errorf("%s takes a body: %v; it is not described so", name, apiRoutes[i].kind == routeBody)
 			}
 			// Of every operation.
 			for _, status := range []string{"400", "401", "403", "503"} {

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"delaybridge/test/servers"
+)
+
+// TestAPISaysWhetherSomethingWasDone: a 503 says what may have come of the request,
+// and no more than is known.
+func TestAPISaysWhetherSomethingWasDone(t *testing.T) {
+	w := newAPIWorld(t, nil)
+	w.schedule(t, "a", "1h")
+	c := w.redis.Client(t)
+	do := func(args ...any) {
+		t.Helper()
+		if err := c.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func(about, method, path, body, want string) {
+		t.Helper()
+		a := w.ask(t, method, path, body)
+		if text, _ := a.json(t)["error"].(string); a.status != 503 || !strings.HasPrefix(text, want) {
+			t.Errorf("%s: %s %s: %d %q, want %q", about, method, path, a.status, text, want)
+		}
+	}
+	do("REPLICAOF", "127.0.0.1", "1")
+	says("a replica", "DELETE", "/v1/messages/a", "", "Redis refuses, so that this was not done: cancel: READONLY")
+	says("a replica", "POST", "/v1/messages", `{"id":"b","target":"nats://orders.a","delay":"1h"}`, "Redis refuses, so that this was not done: schedule: READONLY")
+	do("REPLICAOF", "NO", "ONE")
+	do("ACL", "SETUSER", "default", "-evalsha", "-eval")
+	says("a user that runs no scripts", "GET", "/v1/messages", "", "Redis refuses to say: list: page: NOPERM")
+	// A user that may run some commands of a script, and not all, might have done half of it.
+	says("a user that runs no scripts", "DELETE", "/v1/messages/a", "", "the queue did not answer as it should, so that nobody knows whether this was done: cancel: NOPERM")
+	do("ACL", "SETUSER", "default", "+evalsha", "+eval")
+	w.redis.Kill()
+	says("no Redis", "GET", "/v1/messages/a", "", `the queue did not answer: get "a": `)
+	says("no Redis", "POST", "/v1/dead/a/replay?dry_run=true", "", "the queue did not answer: ")
+	says("no Redis", "DELETE", "/v1/messages/a", "", "the queue did not answer as it should, so that nobody knows whether this was done: ")
+}
+
+// TestAPISaysOfAWriteThatItIsNotOnEnoughReplicas, which is there all the same.
+func TestAPISaysOfAWriteThatItIsNotOnEnoughReplicas(t *testing.T) {
+	w := newAPIWorld(t, func(s *Settings) { s.Redis.WaitReplicas = 1 })
+	a := w.ask(t, "POST", "/v1/messages", `{"id":"b","target":"nats://orders.a","delay":"1h"}`)
+	if text, _ := a.json(t)["error"].(string); a.status != 503 || !strings.HasPrefix(text, "this was done, but may be lost: ") {
+		t.Errorf("%+v", a)
+	}
+	if a := w.ask(t, "GET", "/v1/messages/b", ""); a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestAPIRefusesALargeBodyBeforeItCame needs no more of it than its length.
+func TestAPIRefusesALargeBodyBeforeItCame(t *testing.T) {
+	w := newAPIWorld(t, nil)
+	c := w.dial(t)
+	_ = c.SetDeadline(time.Now().Add(apiReadTimeout - 5*time.Second)) // before the server gives up by itself
+	if _, err := io.WriteString(c, "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, len("HTTP/1.1 413"))
+	if _, err := io.ReadFull(c, line); err != nil || string(line) != "HTTP/1.1 413" {
+		t.Errorf("%q, %v", line, err)
+	}
+}
+
+// TestAPISlowSendersHoldUpNobodyElse: who sends a body a byte at a time keeps a
+// place of those who send bodies, and of no others.
+func TestAPISlowSendersHoldUpNobodyElse(t *testing.T) {
+	w := newAPIWorld(t, nil)
+	for range apiBodyAtOnce {
+		if _, err := io.WriteString(w.dial(t), "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !servers.Eventually(func() bool { return len(w.api.atOnce[routeBody]) == apiBodyAtOnce }) {
+		t.Fatalf("%d slow requests are worked on", len(w.api.atOnce[routeBody]))
+	}
+	for _, path := range []string{"/v1/stats", "/v1/messages", "/v1/dead"} {
+		if a := w.ask(t, "GET", path, ""); a.status != 200 {
+			t.Errorf("%s: %+v", path, a)
+		}
+	}
+}
+
+// TestCommandStopsReadingWhatIsNoAPI: a server may send JSON without end.
+func TestCommandStopsReadingWhatIsNoAPI(t *testing.T) {
+	ended := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		defer close(ended)
+		w.Header().Set("Content-Type", "application/json")
+		for {
+			if _, err := fmt.Fprintf(w, "{%s", strings.Repeat(" ", 64<<10)); err != nil {
+				return
+			}
+		}
+	}))
+	defer s.Close()
+	c, err := newAPIClient(s.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	c.answerMax = 1 << 20
+	if _, err := c.Stats(t.Context()); err == nil || !strings.Contains(err.Error(), "more than 1 MiB: is that the API of a bridge?") {
+		t.Error(err)
+	}
+	<-ended
+}
