@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"mime"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -74,18 +73,9 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, reply.status, reply.body)
 }
 
-// checkHost refuses what was not meant for this host, where there is no token: a
-// name of another site that leads here is how its page gets past the browser's
-// rules (DNS rebinding).
+// checkHost refuses what was not meant for this host, where there is no token.
 func (a *apiServer) checkHost(r *http.Request) error {
-	if a.token != "" {
-		return nil
-	}
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	if isLoopbackHost(strings.Trim(host, "[]")) {
+	if a.token != "" || isForLoopback(r) {
 		return nil
 	}
 	return &problem{status: http.StatusForbidden, text: "without BRIDGE_API_TOKEN the API answers to localhost and loopback addresses only, not as another host"}

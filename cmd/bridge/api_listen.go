@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"regexp"
-	"strings"
 	"syscall"
 )
 
@@ -37,19 +36,4 @@ func (s *Settings) listenAPI() (net.Listener, error) {
 		why = "the address is taken"
 	}
 	return nil, errors.New(wrong("API_ADDR", s.API.Addr, "cannot be listened on, since "+why+": takes another host:port, or nothing for no API").Error())
-}
-
-// isLoopbackAddress reports whether only this host can reach what listens on
-// host:port. A name other than localhost may be any address.
-func isLoopbackAddress(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	return err == nil && isLoopbackHost(host)
-}
-
-func isLoopbackHost(host string) bool {
-	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }

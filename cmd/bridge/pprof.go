@@ -20,16 +20,10 @@ func (s *Settings) checkPprof() *settingError {
 	if e := listens("PPROF_ADDR", s.PprofAddr); e != nil {
 		return e
 	}
-	if host, _, _ := net.SplitHostPort(string(s.PprofAddr)); !isLoopback(host) {
+	if !isLoopbackAddress(string(s.PprofAddr)) {
 		return wrong("PPROF_ADDR", s.PprofAddr, "takes a loopback address only, such as 127.0.0.1:6060: profiles show what is in memory")
 	}
 	return nil
-}
-
-// isLoopback reports whether a host is this one, by name or address.
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // servePprof serves profiles of this process at BRIDGE_PPROF_ADDR until the
@@ -78,11 +72,7 @@ func (s *Settings) servePprof(log *zap.Logger) (stop func(), err error) {
 // this host.
 func onlyLoopback(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
-		}
-		if !isLoopback(host) {
+		if !isForLoopback(r) {
 			http.Error(w, "only by a loopback address", http.StatusForbidden)
 			return
 		}
