@@ -18,9 +18,9 @@ const headerRejectedFrom = delaybridge.HeaderRejectedPrefix + "From"
 // Reject returns the request that keeps a refused record, under the id
 // "rejected:<position>", whole payload and key included.
 //
-// With a reject target, and unless it has passed too many bridges, it is a message due now, which says what was wrong in
-// Bridge-Error, and in which the headers that steered the bridge are kept as
-// Bridge-Rejected-<name>; the others pass through.
+// With a reject target, and unless it has passed too many bridges, it is a message
+// due now, which says what was wrong in Bridge-Error, and in which the headers that
+// steered the bridge are kept as Bridge-Rejected-<name>; the others pass through.
 //
 // Without one it is an OpReject, which becomes a dead letter. Its Message holds
 // the record as it was: Headers begin with Bridge-Rejected-From, the subject or

@@ -255,8 +255,9 @@ func (s *Settings) secrets() (values []string) {
 			values = append(values, v)
 		}
 	}
-	add(string(s.Kafka.SASL.Password))
-	add(string(s.NATS.Nkey))
+	for _, v := range []secret{s.Redis.Password, s.NATS.Nkey, s.Kafka.SASL.Password, s.API.Token} {
+		add(string(v))
+	}
 	for _, a := range []address{s.Redis.URL, s.NATS.URL} {
 		for _, u := range strings.Split(string(a), ",") {
 			rest := u

@@ -434,9 +434,12 @@ func (d *drainer) sum(ctx context.Context, end drainEnd) *drainView {
 	// A stop that was asked for must not keep it from being told what is left.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
+	d.mu.Lock() // what has not ended in time may still count
+	settled := d.settled
+	d.mu.Unlock()
 	v := &drainView{
-		Result: "drained", Delivered: int64(d.settled.Delivered), Retried: int64(d.settled.Retried),
-		Dead: int64(d.settled.Dead), Released: int64(d.settled.Released), Problems: []string{}, Notes: []string{},
+		Result: "drained", Delivered: int64(settled.Delivered), Retried: int64(settled.Retried),
+		Dead: int64(settled.Dead), Released: int64(settled.Released), Problems: []string{}, Notes: []string{},
 		TakenIn: d.counts(),
 	}
 	horizon := d.began.Add(d.o.within)
