@@ -101,7 +101,10 @@ func (a *apiServer) open(s *Settings, queue *luascripts.Queue) error {
 		return err
 	}
 	a.room.Store(room)
-	a.ops.Store(&operations{queue: queue, decoder: decoder, count: func(o delaybridge.Outcome) { a.metrics.Ingested(sourceAPI, o) }})
+	a.ops.Store(&operations{
+		queue: queue, decoder: decoder, count: func(o delaybridge.Outcome) { a.metrics.Ingested(sourceAPI, o) },
+		replayed: a.metrics.Replayed, purged: a.metrics.Purged,
+	})
 	return nil
 }
 

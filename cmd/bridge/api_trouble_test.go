@@ -1,14 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"delaybridge"
+	"delaybridge/luascripts"
 	"delaybridge/test/servers"
 )
 
@@ -114,4 +118,80 @@ func TestCommandStopsReadingWhatIsNoAPI(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
+}
+
+// TestAPICountsReplaysAndPurges by the reason that the letter died of, whichever way
+// it was asked for, and not what was refused or only tried.
+func TestAPICountsReplaysAndPurges(t *testing.T) {
+	w := newAPIWorld(t, nil)
+	w.bury(t, "a", delaybridge.ReasonAttempts)
+	w.bury(t, "b", delaybridge.ReasonPermanent)
+	w.reject(t, 1, delaybridge.Header{Name: "Bridge-Delay", Value: []byte("5")})
+	for _, row := range []struct {
+		method, path string
+		status       int
+	}{
+		{"POST", "/v1/dead/a/replay?dry_run=true", 202}, {"POST", "/v1/dead/a/replay", 202}, {"POST", "/v1/dead/a/replay", 404},
+		{"DELETE", "/v1/dead/b", 204}, {"DELETE", "/v1/dead/b", 404},
+		{"POST", "/v1/dead/rejected:nats:S:1/replay", 422}, {"DELETE", "/v1/dead/rejected:nats:S:1", 204},
+	} {
+		if a := w.ask(t, row.method, row.path, ""); a.status != row.status {
+			t.Errorf("%s %s: %+v", row.method, row.path, a)
+		}
+	}
+	got := map[string]float64{}
+	families, err := w.api.metrics.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	series := 0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if !strings.HasPrefix(f.GetName(), "bridge_dead_replayed") && !strings.HasPrefix(f.GetName(), "bridge_dead_purged") {
+				continue
+			}
+			series++
+			if n := m.GetCounter().GetValue(); n > 0 {
+				got[f.GetName()+" "+m.GetLabel()[0].GetValue()] = n
+			}
+		}
+	}
+	want := map[string]float64{"bridge_dead_replayed_total attempts": 1, "bridge_dead_purged_total permanent": 1, "bridge_dead_purged_total rejected": 1}
+	if !maps.Equal(got, want) || series != 2*len(delaybridge.Reasons) {
+		t.Errorf("%v of %d series, want %v", got, series, want)
+	}
+}
+
+// TestReplayOfOneLetterTwiceAtOnce: a rejected letter goes out under its own id. Two
+// who replay it at once have both read it before either has dropped it.
+func TestReplayOfOneLetterTwiceAtOnce(t *testing.T) {
+	w := newAPIWorld(t, func(s *Settings) { s.AllowedTargets = list{"nats://later.>"} })
+	id := w.reject(t, 1, delaybridge.Header{Name: "Bridge-Target", Value: []byte("nats://orders.a")},
+		delaybridge.Header{Name: "Bridge-Delay", Value: []byte("0s")}, delaybridge.Header{Name: "Bridge-Id", Value: []byte("order-7")})
+	letter, err := w.queue.DeadLetter(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.settings.AllowedTargets = nil // it is valid now
+	decoder, err := w.settings.newDecoder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := replayLetter(t.Context(), w.queue, decoder, letter, false); err != nil {
+		t.Fatal(err)
+	}
+	var claims []delaybridge.Claim
+	if !servers.Eventually(func() bool { claims = w.claim(t); return len(claims) > 0 }) || claims[0].ID != "order-7" {
+		t.Fatalf("claimed %+v", claims)
+	}
+	if err := w.queue.Ack(t.Context(), claims)[0]; err != nil {
+		t.Fatal(err)
+	}
+	// The other one, who is late with the rest of it.
+	if err := replayLetter(t.Context(), w.queue, decoder, letter, false); !errors.Is(err, luascripts.ErrUnknown) {
+		t.Errorf("replayed again: %v", err)
+	}
+	if a := w.ask(t, "GET", "/v1/messages/order-7", ""); a.json(t)["state"] != "delivered" {
+		t.Errorf("it is delivered a second time: %+v", a)
+	}
 }

@@ -23,6 +23,8 @@ type metrics struct {
 	lanes    map[string]*laneMetrics     // by sink; read only
 
 	wiped, trimmed, repaired prometheus.Counter
+	// replayed and purged are by reason; read only, and empty where nobody can ask for it.
+	replayed, purged map[delaybridge.Reason]prometheus.Counter
 }
 
 // outcomeCounters counts the outcomes of one source, by delaybridge.Outcome.
@@ -55,6 +57,7 @@ func newMetrics(sources, sinks []string) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		ingested: map[string]*outcomeCounters{}, lanes: map[string]*laneMetrics{},
+		replayed: map[delaybridge.Reason]prometheus.Counter{}, purged: map[delaybridge.Reason]prometheus.Counter{},
 	}
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -76,6 +79,14 @@ func newMetrics(sources, sinks []string) *metrics {
 	m.wiped = counter("bridge_redis_wiped_total", "How often Redis was found to have lost the queue's data.")
 	m.trimmed = counter("bridge_dead_trimmed_total", "Dead letters dropped since they were older than BRIDGE_DEAD_RETENTION.")
 	m.repaired = counter("bridge_repaired_total", "Messages that had fallen out of the queue's index and were made due again.")
+
+	replayed := counters("bridge_dead_replayed_total", "Dead letters made pending messages again, at this process's API.", "reason")
+	purged := counters("bridge_dead_purged_total", "Dead letters dropped for good, at this process's API.", "reason")
+	if slices.Contains(sources, sourceAPI) || slices.Contains(sources, sourceNATSAPI) {
+		for _, r := range delaybridge.Reasons {
+			m.replayed[r], m.purged[r] = replayed.WithLabelValues(string(r)), purged.WithLabelValues(string(r))
+		}
+	}
 
 	ingested := counters("bridge_ingested_total", "Requests taken in, by what became of them.", "source", "result")
 	if len(sources) > 0 {
@@ -180,6 +191,20 @@ func (m *metrics) Circuit(lane string, open bool) {
 		l.circuit.Set(1)
 	} else {
 		l.circuit.Set(0)
+	}
+}
+
+// Replayed counts a dead letter that was made a pending message again.
+func (m *metrics) Replayed(reason delaybridge.Reason) {
+	if c := m.replayed[reason]; c != nil { // another version may have other reasons
+		c.Inc()
+	}
+}
+
+// Purged counts a dead letter that somebody dropped.
+func (m *metrics) Purged(reason delaybridge.Reason) {
+	if c := m.purged[reason]; c != nil {
+		c.Inc()
 	}
 }
 

@@ -59,7 +59,10 @@ func (s *Settings) newNATSAPI(queue *luascripts.Queue, lost func(error), mon *mo
 	if n.room, err = s.newRoom(queue, decoder, sourceNATSAPI, log); err != nil {
 		return nil, err
 	}
-	n.ops = &operations{queue: queue, decoder: decoder, count: func(o delaybridge.Outcome) { mon.metrics.Ingested(sourceNATSAPI, o) }}
+	n.ops = &operations{
+		queue: queue, decoder: decoder, count: func(o delaybridge.Outcome) { mon.metrics.Ingested(sourceNATSAPI, o) },
+		replayed: mon.metrics.Replayed, purged: mon.metrics.Purged,
+	}
 	started := time.Now()
 	n.process = func() *processView { return mon.metrics.processView(started) }
 

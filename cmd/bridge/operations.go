@@ -27,6 +27,9 @@ type operations struct {
 	// count is told what became of each request to schedule or to cancel; nil:
 	// nobody is.
 	count func(delaybridge.Outcome)
+	// replayed and purged are told the reason of each dead letter that was; nil:
+	// nobody is.
+	replayed, purged func(delaybridge.Reason)
 	// fromCLI says that a command asks.
 	fromCLI bool
 }
@@ -287,7 +290,13 @@ func (o *operations) Replay(ctx context.Context, v letterView, how replayOptions
 		_, err := replayRequest(o.decoder, &l)
 		return err
 	}
-	return replayLetter(ctx, o.queue, o.decoder, l, how.force)
+	if err := replayLetter(ctx, o.queue, o.decoder, l, how.force); err != nil {
+		return err
+	}
+	if o.replayed != nil {
+		o.replayed(l.Reason)
+	}
+	return nil
 }
 
 // Purge drops dead letters for good, and returns an error for each.
@@ -309,6 +318,9 @@ func (o *operations) Purge(ctx context.Context, views []letterView) []error {
 	for n, err := range o.queue.Purge(ctx, letters) {
 		if errors.Is(err, luascripts.ErrUnknown) {
 			err = &problem{status: http.StatusNotFound, text: letterGone, err: luascripts.ErrUnknown}
+		}
+		if err == nil && o.purged != nil {
+			o.purged(letters[n].Reason)
 		}
 		errs[at[n]] = err
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -27,7 +29,7 @@ func replayRequest(d *ingest.Decoder, letter *luascripts.Letter) (delaybridge.Re
 		r, err := d.Parse(record)
 		// A replay is asked for now: what came from the source meanwhile does
 		// not make it stale.
-		r.Message.Position, r.FromAPI = newPosition(), true
+		r.Message.Position, r.FromAPI = replayPosition(letter), true
 		return r, err
 	}
 	m := letter.Message
@@ -41,6 +43,14 @@ func replayRequest(d *ingest.Decoder, letter *luascripts.Letter) (delaybridge.Re
 		return delaybridge.Request{}, err
 	}
 	return delaybridge.Request{Op: delaybridge.OpSchedule, Message: m, FromAPI: true}, nil
+}
+
+// replayPosition is that of the replay of one letter that goes out under another
+// id. It is the same however often that is asked for: of two at once, and of one
+// that is repeated since the letter was still there, the second is a duplicate.
+func replayPosition(letter *luascripts.Letter) delaybridge.Position {
+	sum := sha256.Sum256([]byte(letter.ID))
+	return delaybridge.Position{Source: "api:" + hex.EncodeToString(sum[:16]), Offset: uint64(max(1, letter.Died.UnixMilli()))}
 }
 
 // replayLetter makes a dead letter a pending message again. With force it
