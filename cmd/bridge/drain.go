@@ -156,21 +156,7 @@ func (d *drainer) run(asked context.Context) (end drainEnd, err error) {
 	ctx, cancel := context.WithCancel(asked)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
-	lost := make(chan error, 1)
-	onLost := func(err error) {
-		select {
-		case lost <- err:
-		default:
-		}
-	}
-	g.Go(func() error {
-		select {
-		case err := <-lost:
-			return err
-		case <-ctx.Done():
-			return nil
-		}
-	})
+	onLost := endWhenLost(ctx, g)
 	mux, closeSinks, err := d.s.newSinks(ctx, onLost, d.mon, d.log)
 	if err != nil {
 		return drainFailed, err

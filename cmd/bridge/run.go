@@ -54,22 +54,7 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // for what has been started when a later step fails
 	g, ctx := errgroup.WithContext(ctx)
-	// A connection that is closed for good ends the program, to be started again.
-	lost := make(chan error, 1)
-	onLost := func(err error) {
-		select {
-		case lost <- err:
-		default:
-		}
-	}
-	g.Go(func() error {
-		select {
-		case err := <-lost:
-			return err
-		case <-ctx.Done():
-			return nil
-		}
-	})
+	onLost := endWhenLost(ctx, g)
 
 	if err := api.open(s, queue); err != nil {
 		return err
@@ -131,6 +116,26 @@ func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, 
 
 // listeners are where a process is asked by HTTP; nil is nowhere.
 type listeners struct{ metrics, api net.Listener }
+
+// endWhenLost returns what a connection that is closed for good is to call: it ends
+// the group, and with it the program, to be started again.
+func endWhenLost(ctx context.Context, g *errgroup.Group) func(error) {
+	lost := make(chan error, 1)
+	g.Go(func() error {
+		select {
+		case err := <-lost:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	return func(err error) {
+		select {
+		case lost <- err:
+		default:
+		}
+	}
+}
 
 // waitFor waits for the group to end, but not for ever: what is left is
 // somebody else's once its leases have ended.
