@@ -84,12 +84,8 @@ func firstMark(id, marks string) (p delaybridge.Position, err error) {
 }
 
 func decodeMessage(m *delaybridge.Message, body string) error {
-	r := strings.NewReader(body)
-	dec := msgpack.GetDecoder()
-	defer msgpack.PutDecoder(dec)
-	dec.Reset(r)
-
-	n, err := dec.DecodeArrayLen()
+	w := wire{text: body}
+	n, err := w.list()
 	if err != nil {
 		return err
 	}
@@ -97,7 +93,7 @@ func decodeMessage(m *delaybridge.Message, body string) error {
 	if n < recordFields {
 		return fmt.Errorf("%d fields, want %d", n, recordFields)
 	}
-	target, err := dec.DecodeString()
+	target, err := w.string()
 	if err != nil {
 		return fmt.Errorf("target: %w", err)
 	}
@@ -105,15 +101,15 @@ func decodeMessage(m *delaybridge.Message, body string) error {
 	if m.Target.Sink, m.Target.Name, ok = strings.Cut(target, "://"); !ok {
 		return fmt.Errorf("target %.80q", target)
 	}
-	due, err := dec.DecodeInt64()
+	due, err := w.int()
 	if err != nil {
 		return fmt.Errorf("due: %w", err)
 	}
-	ago, err := dec.DecodeInt64()
+	ago, err := w.int()
 	if err != nil {
 		return fmt.Errorf("scheduled: %w", err)
 	}
-	expires, err := dec.DecodeInt64()
+	expires, err := w.int()
 	if err != nil {
 		return fmt.Errorf("expires after: %w", err)
 	}
@@ -122,45 +118,32 @@ func decodeMessage(m *delaybridge.Message, body string) error {
 	}
 	m.Due, m.Scheduled = time.UnixMilli(due).UTC(), time.UnixMilli(due-ago).UTC()
 	m.ExpiresAfter = time.Duration(expires) * time.Millisecond
-	if m.Key, err = decodeBytes(dec, r); err != nil {
+	if m.Key, err = w.bytes(); err != nil {
 		return fmt.Errorf("key: %w", err)
 	}
-	n, err = dec.DecodeArrayLen()
+	n, err = w.list()
 	if err != nil {
 		return fmt.Errorf("headers: %w", err)
 	}
-	if n > 0 && (n%2 != 0 || n > len(body)) {
+	if n%2 != 0 || n > len(body) {
 		return fmt.Errorf("headers: %d items", n)
 	}
-	for i := 0; i < n; i += 2 {
-		var h delaybridge.Header
-		if h.Name, err = dec.DecodeString(); err != nil {
+	if n > 0 {
+		m.Headers = make([]delaybridge.Header, n/2)
+	}
+	for i := range m.Headers {
+		h := &m.Headers[i]
+		if h.Name, err = w.string(); err != nil {
 			return fmt.Errorf("header name: %w", err)
 		}
-		if h.Value, err = decodeBytes(dec, r); err != nil {
+		if h.Value, err = w.bytes(); err != nil {
 			return fmt.Errorf("header value: %w", err)
 		}
-		m.Headers = append(m.Headers, h)
 	}
-	if m.Payload, err = decodeBytes(dec, r); err != nil {
+	if m.Payload, err = w.bytes(); err != nil {
 		return fmt.Errorf("payload: %w", err)
 	}
 	return nil
-}
-
-// decodeBytes keeps nil and empty apart, which the library's own call does not.
-// rest is what the decoder reads from: a length that it does not hold is not
-// believed.
-func decodeBytes(dec *msgpack.Decoder, rest *strings.Reader) ([]byte, error) {
-	n, err := dec.DecodeBytesLen()
-	if err != nil || n < 0 {
-		return nil, err
-	}
-	if n > rest.Len() {
-		return nil, fmt.Errorf("%d bytes, %d are left", n, rest.Len())
-	}
-	b := make([]byte, n)
-	return b, dec.ReadFull(b)
 }
 
 // decodeLetter reads "1 <reason> <failed> <lost> <error bytes>\n<error><record>".

@@ -27,6 +27,7 @@ import (
 // are served from before the first of these; the API takes no more requests when
 // ctx ends, the others are served until after the last.
 func run(ctx context.Context, s *Settings, log *zap.Logger, inspect inspection, at listeners) (err error) {
+	defer steadyMemory()()
 	mon, err := startMonitor(s, at.metrics, log)
 	if err != nil {
 		return err
