@@ -38,15 +38,32 @@ local ids = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1
 if #ids == 0 then return {} end
 redis.call('ZREM', KEYS[1], unpack(ids))
 return {ids, redis.call('HMGET', KEYS[2], unpack(ids))}`)
-	bareAck = redis.NewScript(`return redis.call('HDEL', KEYS[1], unpack(ARGV))`)
+	bareAck = redis.NewScript(`return redis.call('HDEL', KEYS[2], unpack(ARGV))`)
+	// With a lease for each message it would at least come again after a crash.
+	leasedClaim = redis.NewScript(`
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local ids = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
+if #ids == 0 then return {} end
+local records = {}
+for i, id in ipairs(ids) do
+  redis.call('ZADD', KEYS[1], now + 60000, id)
+  records[i] = redis.call('HGET', KEYS[2], id)
+end
+return {ids, records}`)
+	leasedAck = redis.NewScript(`
+for i, id in ipairs(ARGV) do
+  redis.call('ZREM', KEYS[1], id)
+  redis.call('HDEL', KEYS[2], id)
+end`)
 )
 
 // bare is the bare loop as a process of its own.
-type bare struct{}
+type bare struct{ leases bool }
 
-func (bare) run(ctx context.Context, w *world, p *plan, processes int) (values, error) {
+func (k bare) run(ctx context.Context, w *world, p *plan, processes int) (values, error) {
 	for range processes {
-		worker, err := startSelf("bare", w.redisAddr, w.natsURL, strconv.Itoa(p.subjects))
+		worker, err := startSelf("bare", w.redisAddr, w.natsURL, strconv.Itoa(p.subjects), strconv.FormatBool(k.leases))
 		if err != nil {
 			return nil, err
 		}
@@ -105,7 +122,11 @@ func bareWorker(args []string) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range []*redis.Script{bareClaim, bareAck} {
+	claim, ack := bareClaim, bareAck
+	if args[3] == "true" {
+		claim, ack = leasedClaim, leasedAck
+	}
+	for _, s := range []*redis.Script{claim, ack} {
 		if err := s.Load(ctx, client).Err(); err != nil {
 			return err
 		}
@@ -115,7 +136,7 @@ func bareWorker(args []string) error {
 	for range bareWorkers {
 		g.Go(func() error {
 			for {
-				n, err := bareTurn(ctx, client, js, max(subjects, 1))
+				n, err := bareTurn(ctx, client, js, claim, ack, max(subjects, 1))
 				if err != nil {
 					return err
 				}
@@ -129,8 +150,8 @@ func bareWorker(args []string) error {
 }
 
 // bareTurn claims, publishes and acknowledges one batch.
-func bareTurn(ctx context.Context, client *redis.Client, js jetstream.JetStream, subjects int) (int, error) {
-	reply, err := bareClaim.EvalSha(ctx, client, []string{bareDue, bareMsg}, bareBatch).Slice()
+func bareTurn(ctx context.Context, client *redis.Client, js jetstream.JetStream, claim, ack *redis.Script, subjects int) (int, error) {
+	reply, err := claim.EvalSha(ctx, client, []string{bareDue, bareMsg}, bareBatch).Slice()
 	if err != nil || len(reply) == 0 {
 		return 0, err
 	}
@@ -154,5 +175,5 @@ func bareTurn(ctx context.Context, client *redis.Client, js jetstream.JetStream,
 			return 0, err
 		}
 	}
-	return len(ids), bareAck.EvalSha(ctx, client, []string{bareMsg}, ids...).Err()
+	return len(ids), ignoreNil(ack.EvalSha(ctx, client, []string{bareDue, bareMsg}, ids...).Err())
 }

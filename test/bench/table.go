@@ -127,6 +127,7 @@ func (f figures) targets() (all []target) {
 	ratio("drain, messages/s, of NATS schedules", 1.3, drain, f.of("drain", nameNative, "per_s"), nameNative)
 	ratio("drain, of asynq", 10, drain, f.of("drain", nameAsynq, "per_s"), nameAsynq)
 	ratio("drain, of the bare loop", 0.8, drain, bareDrain, nameBare)
+	ratio("drain, of the bare loop with a lease for each message", 0.8, drain, f.of("drain", nameLeased, "per_s"), nameLeased)
 	all2 := "drain, all subjects distinct"
 	ratio("drain with all subjects distinct, of the bare loop", 0.8, f.of(all2, nameOurs, "per_s"), f.of(all2, nameBare, "per_s"), nameBare)
 	ratio("drain by two processes, of one", 1, f.of("drain", nameTwo, "per_s"), drain, nameOurs)
@@ -189,7 +190,7 @@ func printSamples(w io.Writer, samples []sample, output string) error {
 // printContenders prints the table of all contenders.
 func (f figures) printContenders(b *strings.Builder) {
 	b.WriteString("| | drain, all due at once, messages/s | lateness p50 / p99 / max in ms at 1,000/s | at 5,000/s | at 10,000/s | Redis bytes per pending |\n|---|---|---|---|---|---|\n")
-	for _, name := range []string{nameAsynq, nameAsynq2, nameNative, nameBare, nameOurs, nameTwo} {
+	for _, name := range []string{nameAsynq, nameAsynq2, nameNative, nameBare, nameLeased, nameOurs, nameTwo} {
 		late := func(rate int) string {
 			m := fmt.Sprintf("lateness at %d/s", rate)
 			if !f.of(m, name, "p50_ms").ok() {
