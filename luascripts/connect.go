@@ -126,6 +126,14 @@ func (l *Link) apply(config **tls.Config, dial *dialFunc, credentials *credentia
 	}
 }
 
+// Repeats reports whether a script may have been sent again after an answer that was
+// late, as the client of a cluster does: what the last one was answered then says
+// nothing of those before it.
+func (q *Queue) Repeats() bool {
+	_, ok := q.client.(*redis.ClusterClient)
+	return ok
+}
+
 // setTimeouts fills in the times that the URL does not name.
 func setTimeouts(dial, read, write, pool *time.Duration) {
 	*dial = cmp.Or(*dial, dialTimeout)

@@ -210,7 +210,7 @@ func (a *apiServer) refuseRequest(w http.ResponseWriter, r *http.Request, err er
 }
 
 func (a *apiServer) refuseAs(w http.ResponseWriter, err error, reads bool) {
-	status, view := answerOf(err, reads)
+	status, view := answerOf(err, reads, a.ops.Load().repeats())
 	switch status {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="delaybridge"`)
@@ -224,8 +224,9 @@ func (a *apiServer) refuseAs(w http.ResponseWriter, err error, reads bool) {
 }
 
 // answerOf returns the status and the answer that an error of an operation is. reads
-// says that the operation changes nothing, whatever becomes of it.
-func answerOf(err error, reads bool) (int, errorView) {
+// says that the operation changes nothing, whatever becomes of it, and repeats that it
+// may have been carried out before it was refused.
+func answerOf(err error, reads, repeats bool) (int, errorView) {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p.status, errorView{Error: p.text, Field: p.field, ID: p.id, State: p.state}
 	}
@@ -234,7 +235,7 @@ func answerOf(err error, reads bool) (int, errorView) {
 	case !ok && errors.Is(err, delaybridge.ErrInvalid):
 		return http.StatusUnprocessableEntity, errorView{Error: err.Error()}
 	case !ok:
-		return http.StatusServiceUnavailable, errorView{Error: queueProblem(err, reads)}
+		return http.StatusServiceUnavailable, errorView{Error: queueProblem(err, reads, repeats)}
 	}
 	fe = renamed(fe, requestField.asJSON)
 	status := http.StatusUnprocessableEntity
@@ -252,7 +253,7 @@ func answerOf(err error, reads bool) (int, errorView) {
 var refusals = []string{"BUSY ", "CLUSTERDOWN ", "LOADING ", "MASTERDOWN ", "MISCONF ", "NOREPLICAS ", "OOM ", "READONLY ", "TRYAGAIN "}
 
 // queueProblem says why the queue could not be asked, and what may have come of it.
-func queueProblem(err error, reads bool) string {
+func queueProblem(err error, reads, repeats bool) string {
 	_, answered := errors.AsType[redis.Error](err)
 	switch {
 	case reads && answered:
@@ -261,7 +262,7 @@ func queueProblem(err error, reads bool) string {
 		return "the queue did not answer: " + err.Error()
 	case errors.Is(err, luascripts.ErrReplicas):
 		return "this was done, but may be lost: " + err.Error()
-	case slices.ContainsFunc(refusals, func(code string) bool { return redis.HasErrorPrefix(err, code) }):
+	case !repeats && slices.ContainsFunc(refusals, func(code string) bool { return redis.HasErrorPrefix(err, code) }):
 		return "Redis refuses, so that this was not done: " + err.Error()
 	}
 	return "the queue did not answer as it should, so that nobody knows whether this was done: " + err.Error()

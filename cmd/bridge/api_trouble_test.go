@@ -50,6 +50,47 @@ func TestAPISaysWhetherSomethingWasDone(t *testing.T) {
 	says("no Redis", "DELETE", "/v1/messages/a", "", "the queue did not answer as it should, so that nobody knows whether this was done: ")
 }
 
+// redisRefusal is an answer of Redis that is an error.
+type redisRefusal string
+
+func (e redisRefusal) Error() string { return string(e) }
+func (redisRefusal) RedisError()     {}
+
+// The client of a cluster sends again what is not answered in time: a refusal then
+// says nothing of the first time.
+func TestRefusalOfARepeatSaysNothingOfTheFirstTry(t *testing.T) {
+	refused := fmt.Errorf("schedule: %w", redisRefusal("BUSY Redis is busy running a script"))
+	for _, row := range []struct {
+		reads, repeats bool
+		says           string
+	}{
+		{false, false, "Redis refuses, so that this was not done: "},
+		{false, true, "the queue did not answer as it should, so that nobody knows whether this was done: "},
+		{true, true, "Redis refuses to say: "},
+	} {
+		if status, view := answerOf(refused, row.reads, row.repeats); status != 503 || !strings.HasPrefix(view.Error, row.says) {
+			t.Errorf("reads %v, repeats %v: %d %q", row.reads, row.repeats, status, view.Error)
+		}
+	}
+	for mode, repeats := range map[string]bool{luascripts.ModeSingle: false, luascripts.ModeCluster: true} {
+		client, err := luascripts.Connect("redis://127.0.0.1:1", mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = client.Close() }()
+		q, err := luascripts.Inspect(client, luascripts.DefaultConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (&operations{queue: q}).repeats(); got != repeats {
+			t.Errorf("mode %s repeats: %v", mode, got)
+		}
+	}
+	if (*operations)(nil).repeats() {
+		t.Error("what is not there repeats nothing")
+	}
+}
+
 // TestAPISaysOfAWriteThatItIsNotOnEnoughReplicas, which is there all the same.
 func TestAPISaysOfAWriteThatItIsNotOnEnoughReplicas(t *testing.T) {
 	w := newAPIWorld(t, func(s *Settings) { s.Redis.WaitReplicas = 1 })

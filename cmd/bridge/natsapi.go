@@ -176,7 +176,7 @@ func (n *natsAPI) handler(e natsEndpoint) micro.Handler {
 }
 
 func (n *natsAPI) refuse(r micro.Request, err error, reads bool) {
-	status, view := answerOf(err, reads)
+	status, view := answerOf(err, reads, n.ops.repeats())
 	text := delaybridge.ErrorText(view.Error)
 	if text == "" {
 		text = http.StatusText(status)

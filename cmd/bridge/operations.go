@@ -34,6 +34,10 @@ type operations struct {
 	fromCLI bool
 }
 
+// repeats says that what is refused may have been done before, by an earlier try of
+// the same request. There may be no operations yet, and nothing to be done.
+func (o *operations) repeats() bool { return o != nil && o.queue.Repeats() }
+
 // problem is an answer that is no success.
 type problem struct {
 	status int    // an HTTP status

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -77,7 +78,11 @@ func replayLetter(ctx context.Context, q *luascripts.Queue, d *ingest.Decoder, l
 	if result := q.Store(ctx, []delaybridge.Request{r})[0]; result.Err != nil {
 		return result.Err
 	}
-	return q.Purge(ctx, []luascripts.Letter{letter})[0]
+	err = q.Purge(ctx, []luascripts.Letter{letter})[0]
+	if err != nil && !errors.Is(err, luascripts.ErrUnknown) {
+		return &problem{status: http.StatusServiceUnavailable, text: "it was replayed, and its letter could not be dropped: " + err.Error(), err: err}
+	}
+	return err
 }
 
 // replayProblem says why a letter was not replayed, without repeating its id.
