@@ -119,6 +119,9 @@ func TestCommandsTellTheSameStory(t *testing.T) {
 	if got["state"] != "pending" || got["target"] != "nats://orders.timeout" || got["due"] != again["deliver_at"] || got["attempts"] != 0.0 || got["payload_bytes"] != 10.0 {
 		t.Errorf("get: %v", got)
 	}
+	if got := ok("", "get", "one", "--payload"); got["state"] != "pending" || got["payload"].(map[string]any)["text"] != "from stdin" || got["key"] != nil {
+		t.Errorf("get --payload: %v", got)
+	}
 	tomorrow := time.Now().Add(24 * time.Hour).Truncate(time.Millisecond)
 	other := ok("", "schedule", "--target", "kafka://orders", "--at", tomorrow.Format(time.RFC3339Nano), "--id", "two", "--key", "k", "-H", "a=1", "-H", "a=2")
 	if other["deliver_at"] != tomorrow.UTC().Format("2006-01-02T15:04:05.000Z") {

@@ -251,6 +251,16 @@ func (c *apiClient) Get(ctx context.Context, id string) (messageView, error) {
 	return v, err
 }
 
+// GetFull is operations.GetFull.
+func (c *apiClient) GetFull(ctx context.Context, id string) (fullMessageView, error) {
+	if id == "" {
+		return fullMessageView{}, nothingKnown(id)
+	}
+	var v fullMessageView
+	err := c.ask(ctx, http.MethodGet, pathOf("messages", id), url.Values{"payload": {"true"}}, nil, nil, &v)
+	return v, err
+}
+
 // List is operations.List.
 func (c *apiClient) List(ctx context.Context, sink string, p page) (listView[messageView], error) {
 	query := p.query()

@@ -16,11 +16,23 @@ func newGet() *cobra.Command {
 		Use:   "get ID",
 		Short: "Show what is known of a message: pending, in flight, delivered, cancelled or dead",
 		Example: `  bridge get order-7
-  bridge get order-7 -o json`,
+  bridge get order-7 --payload
+  bridge get order-7 --payload -o json | jq -j .payload.text`,
 		Args: oneID,
 	}
 	output := outputFlag(cmd)
+	full := cmd.Flags().Bool("payload", false, "show source, key, headers and payload, too")
 	cmd.RunE = withOperator(func(ctx context.Context, cmd *cobra.Command, args []string, o operator) error {
+		if *full {
+			v, err := o.GetFull(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if *output == formatJSON {
+				return printJSON(cmd.OutOrStdout(), v)
+			}
+			return printFullMessage(cmd.OutOrStdout(), v)
+		}
 		v, err := o.Get(ctx, args[0])
 		if err != nil {
 			return err
@@ -35,6 +47,29 @@ func newGet() *cobra.Command {
 
 func printMessage(w io.Writer, v messageView) error {
 	t := newTable(w)
+	messageRows(t, v)
+	if v.Target != "" {
+		fmt.Fprintf(t, "payload\t%s\n", plural(v.PayloadBytes, "byte"))
+	}
+	return t.Flush()
+}
+
+// printFullMessage prints what the message carries in place of its size, where it
+// is still kept.
+func printFullMessage(w io.Writer, v fullMessageView) error {
+	t := newTable(w)
+	messageRows(t, v.messageView)
+	if v.Target != "" {
+		fmt.Fprintf(t, "source\t%s\nkey\t%s\n", printable(v.Source), v.Key.String())
+		for _, h := range v.Headers {
+			fmt.Fprintf(t, "header\t%s: %s\n", printable(h.Name), h.Value.String())
+		}
+		fmt.Fprintf(t, "payload\t%s\n", v.Payload.String())
+	}
+	return t.Flush()
+}
+
+func messageRows(t io.Writer, v messageView) {
 	row := func(name, value string) {
 		if value != "" {
 			fmt.Fprintf(t, "%s\t%s\n", name, value)
@@ -54,10 +89,6 @@ func printMessage(w io.Writer, v messageView) error {
 		row("next try", textTime(v.NextTry))
 	}
 	row("lease ends", textTime(v.LeaseEnd))
-	if v.Target != "" {
-		row("payload", plural(v.PayloadBytes, "byte"))
-	}
-	return t.Flush()
 }
 
 // textTime is empty where there is no time.

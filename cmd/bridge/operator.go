@@ -15,6 +15,7 @@ type operator interface {
 	Schedule(ctx context.Context, record ingest.Record) (acceptedView, error)
 	Cancel(ctx context.Context, id string) (delaybridge.State, error)
 	Get(ctx context.Context, id string) (messageView, error)
+	GetFull(ctx context.Context, id string) (fullMessageView, error)
 	List(ctx context.Context, sink string, p page) (listView[messageView], error)
 	Stats(ctx context.Context) (statsView, error)
 	Letters(ctx context.Context, f letterFilter, p page) (listView[letterView], error)

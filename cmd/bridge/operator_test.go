@@ -47,6 +47,7 @@ func TestCommandsSayTheSameByTheAPI(t *testing.T) {
 		run("schedule", "--target", "nats://a", "--delay", "1s", strings.Repeat("x", 1<<20+1)),
 		run("list"), run("list", "--limit", "2"), run("list", "--sink", "kafka", "-o", "json"), run("list", "--sink", "mqtt"), run("list", "--after", "???"), run("list", "--limit", "0"),
 		run("get", "a/b %ü"), run("get", "k", "-o", "json"), run("get", "bytes", "-o", "json"), run("get", "tombstone"),
+		run("get", "k", "--payload"), run("get", "bytes", "--payload"), run("get", "bytes", "--payload", "-o", "json"), run("get", "dead-1", "--payload"), run("get", "nobody", "--payload"), run("get", "", "--payload"),
 		run("cancel", "a/b %ü"), run("cancel", "a/b %ü"), run("cancel", "a/b %ü", "-o", "json"), run("get", "a/b %ü"), run("cancel", "k", "-o", "json"),
 		run("cancel", "dead-1"), run("get", "dead-1"), run("get", "dead-1", "-o", "json"), run("stats"),
 		run("dead", "list"), run("dead", "list", "--limit", "1"), run("dead", "list", "--reason", "attempts", "-o", "json"), run("dead", "list", "--reason", "attempts", "--limit", "2"),
