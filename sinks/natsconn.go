@@ -181,14 +181,13 @@ func classifySend(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg):
 		return delaybridge.Permanent(err)
-	case errors.Is(err, nats.ErrReconnectBufExceeded):
-		// The buffer has no room at all (NATSOptions): this is how the client
-		// says that it is not connected.
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrHeadersNotSupported):
+		// The buffer has no room at all (NATSOptions), and before the first
+		// connection the client knows of no server with headers: so it says that
+		// it is not connected.
 		return delaybridge.Unavailable(errors.New("not connected to NATS"))
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
-		errors.Is(err, nats.ErrInvalidConnection),
-		// Before its first connection the client knows of no server with headers.
-		errors.Is(err, nats.ErrHeadersNotSupported):
+		errors.Is(err, nats.ErrInvalidConnection):
 		return delaybridge.Unavailable(fmt.Errorf("not connected to NATS: %w", err))
 	}
 	// The socket failed in the middle of a write.

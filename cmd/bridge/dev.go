@@ -41,8 +41,9 @@ this process and on loopback only. With --kafka it brings a Kafka-compatible
 broker along, too. Nothing survives exit. The BRIDGE_ settings are honoured,
 except those that say where Redis and the brokers are.
 
-What arrives for dev.> and orders.> is printed. What was refused is not: "bridge
-dead list" says why, and "bridge list" what is still tried.`,
+What arrives for dev.> and orders.> is printed, and so is why a message was refused
+or cannot be delivered. "bridge dead list" has what was given up, and "bridge list"
+what is still tried.`,
 		Example: `  bridge dev
   bridge dev --kafka
   bridge dev --nats-port 14222 --redis-port 16379`,

@@ -278,7 +278,7 @@ func (d *redisDoctor) memory(at string, f nodeFacts, set func(string) string) {
 	case most == 0 && system > 0 && used > system/10*8:
 		d.problem(check, fmt.Sprintf("%s%s are used of the host's %s, and there is no maxmemory: the system may kill Redis", at, byteSize(used), byteSize(system)), "give it more memory, and "+set("maxmemory <bytes>"))
 	case most == 0:
-		d.note(check, fmt.Sprintf("%s%s are used, and there is no maxmemory: ingest is never held back, until the system kills Redis", at, byteSize(used)), set("maxmemory <about 75% of the host's memory>"))
+		d.note(check, fmt.Sprintf("%s%s are used, and there is no maxmemory: ingest is never held back, until the system kills Redis", at, byteSize(used)), set("maxmemory <about 65% of the host's memory>"))
 	case used > most/10*9:
 		d.problem(check, fmt.Sprintf("%s%s of %s maxmemory are used, over 90%%: ingest takes nothing in until there is room, and goes on by itself then", at, byteSize(used), byteSize(most)),
 			"raise maxmemory ("+set("maxmemory <bytes>")+"), or purge dead letters: bridge dead purge --reason rejected")
@@ -288,7 +288,7 @@ func (d *redisDoctor) memory(at string, f nodeFacts, set func(string) string) {
 		d.ok(check, "%s%s of %s maxmemory are used", at, byteSize(used), byteSize(most))
 	}
 	if most > 0 && system > 0 && most > system {
-		d.warning(check, fmt.Sprintf("%smaxmemory is %s and the host has %s: the system kills Redis before it says that it is full", at, byteSize(most), byteSize(system)), set("maxmemory <about 75% of the host's memory>"))
+		d.warning(check, fmt.Sprintf("%smaxmemory is %s and the host has %s: the system kills Redis before it says that it is full", at, byteSize(most), byteSize(system)), set("maxmemory <about 65% of the host's memory>"))
 	}
 }
 

@@ -182,6 +182,9 @@ func (l queueLook) reasons(answered bool) []string {
 	case !answered:
 		return []string{"redis: " + errNoAnswer.Error()}
 	case l.probeErr != nil:
+		if _, answered := errors.AsType[redis.Error](l.probeErr); !answered {
+			return []string{"redis: it does not answer: " + l.probeErr.Error()}
+		}
 		return []string{"redis: it runs no script: " + l.probeErr.Error()}
 	case l.statsErr != nil:
 		return []string{"redis: " + l.statsErr.Error()}

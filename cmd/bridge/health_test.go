@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,6 +14,12 @@ import (
 	"delaybridge"
 	"delaybridge/luascripts"
 )
+
+// refusal is an answer of Redis that is an error.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+func (r refusal) RedisError()   {}
 
 type stubLoop []string
 
@@ -63,7 +70,8 @@ func TestReady(t *testing.T) {
 	}{
 		{"all is well", healthy{}, nil},
 		{"it starts", healthy{phase: phaseStarting}, []string{"starting"}},
-		{"Redis runs no script", healthy{look: queueLook{probeErr: away}}, []string{"redis: it runs no script: connection refused"}},
+		{"Redis is away", healthy{look: queueLook{probeErr: away}}, []string{"redis: it does not answer: connection refused"}},
+		{"Redis runs no script", healthy{look: queueLook{probeErr: fmt.Errorf("probe: %w", refusal("READONLY"))}}, []string{"redis: it runs no script: probe: READONLY"}},
 		{"Redis cannot be counted", healthy{look: queueLook{statsErr: away}}, []string{"redis: connection refused"}},
 		{"Redis says nothing", healthy{silent: true}, []string{"redis: no answer within"}},
 		{"a broker is away that was there", healthy{natsErr: away, reached: true}, nil},
