@@ -113,6 +113,7 @@ func (s *NATS) onAck(m *nats.Msg) {
 // pubAck is JetStream's answer to a publish.
 type pubAck struct {
 	Stream string `json:"stream"`
+	Seq    uint64 `json:"seq"` // every stored message has one, the first is 1
 	Error  *struct {
 		Code        int    `json:"code"`
 		ErrCode     int    `json:"err_code"`
@@ -126,11 +127,51 @@ const (
 	jsNoLimits    = 10120 // the account has no storage, yet
 )
 
-// stored reports whether an answer is plainly one of a stream that has the
-// message, as nearly all are; any other is to be read as JSON.
+// stored reports whether an answer is, byte for byte, one that a stream gives which
+// has the message, as nearly all are. Any other is to be read as JSON: what is only
+// nearly such an answer may be a refusal, or nobody's word.
 func stored(answer []byte) bool {
-	rest, ok := bytes.CutPrefix(answer, []byte(`{"stream":"`))
-	return ok && len(rest) > 0 && rest[0] != '"' && rest[0] != '\\' && rest[len(rest)-1] == '}' && !bytes.Contains(rest, []byte(`"error"`))
+	rest, ok := cutName(answer, `{"stream":"`)
+	if !ok {
+		return false
+	}
+	if inDomain, ok := cutName(rest, `,"domain":"`); ok {
+		rest = inDomain
+	}
+	if rest, ok = bytes.CutPrefix(rest, []byte(`,"seq":`)); !ok {
+		return false
+	}
+	digits := 0
+	for digits < len(rest) && '0' <= rest[digits] && rest[digits] <= '9' {
+		digits++
+	}
+	// One of twenty digits may be none that fits.
+	if digits == 0 || digits > 19 || rest[0] == '0' {
+		return false
+	}
+	switch string(rest[digits:]) {
+	case `}`, `,"duplicate": true}`, `,"duplicate":true}`:
+		return true
+	}
+	return false
+}
+
+// cutName cuts off what opens a JSON string, the string, which is not empty and of
+// plain characters, and its end.
+func cutName(s []byte, opening string) (rest []byte, ok bool) {
+	s, ok = bytes.CutPrefix(s, []byte(opening))
+	if !ok {
+		return nil, false
+	}
+	for i, c := range s {
+		switch {
+		case c == '"':
+			return s[i+1:], i > 0
+		case c < ' ' || c > '~' || c == '\\':
+			return nil, false
+		}
+	}
+	return nil, false
 }
 
 // ackError returns nil for a message that the stream has, now or from an earlier
@@ -143,7 +184,7 @@ func ackError(m *nats.Msg) error {
 		return nil
 	}
 	var ack pubAck
-	if err := json.Unmarshal(m.Data, &ack); err != nil || ack.Error == nil && ack.Stream == "" {
+	if err := json.Unmarshal(m.Data, &ack); err != nil || ack.Error == nil && (ack.Stream == "" || ack.Seq == 0) {
 		// Somebody else listens there and has answered; the next attempt would
 		// reach him again.
 		return delaybridge.Permanent(errors.New("the subject is not JetStream's: what answered is no stream"))
