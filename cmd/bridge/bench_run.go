@@ -342,12 +342,11 @@ func (b *benchRun) measureFull(ctx context.Context) error {
 		b.say(b.report.publishLines())
 		return nil
 	}
-	began := time.Now()
 	if b.spread > 0 {
 		if err := b.serve(ctx); err != nil {
 			return err
 		}
-		began = time.Now().Add(delay)
+		began := time.Now().Add(delay)
 		if err := publish(); err != nil {
 			return err
 		}
@@ -356,7 +355,7 @@ func (b *benchRun) measureFull(ctx context.Context) error {
 	if err := publish(); err != nil {
 		return err
 	}
-	began = time.Now()
+	began := time.Now()
 	if err := b.serve(ctx); err != nil {
 		return err
 	}
