@@ -70,7 +70,7 @@ func TestAnswersOfJetStreamAreRead(t *testing.T) {
 // JSON, too: an outcome of nil lets go of the message.
 func FuzzAnswersOfJetStream(f *testing.F) {
 	for _, s := range []string{
-		`{"stream":"ORDERS","seq":12}`, `{"stream":"ORDERS","seq":12,"duplicate": true}`, `{"stream":"O","domain":"hub","seq":1}`,
+		`{"stream":"ORDERS","seq":12}`, `{"stream":"ORDERS","seq":12,"duplicate": true}`, `{"stream":"O","domain":"hub","seq":1}`, `{"stream":"O", "domain":"hub", "seq":1}`,
 		`{"error":{"code":503,"err_code":10077,"description":"full"},"stream":"ORDERS","seq":0}`, `{"stream":"}`, `{"stream":"S","\u0065rror":{},"seq":1}`,
 	} {
 		f.Add([]byte(s))

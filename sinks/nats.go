@@ -135,10 +135,16 @@ func stored(answer []byte) bool {
 	if !ok {
 		return false
 	}
-	if inDomain, ok := cutName(rest, `,"domain":"`); ok {
-		rest = inDomain
+	for _, opening := range [...]string{`,"domain":"`, `, "domain":"`} { // some servers write a blank
+		if inDomain, ok := cutName(rest, opening); ok {
+			rest = inDomain
+			break
+		}
 	}
-	if rest, ok = bytes.CutPrefix(rest, []byte(`,"seq":`)); !ok {
+	if rest, ok = bytes.CutPrefix(rest, []byte(`,`)); !ok {
+		return false
+	}
+	if rest, ok = bytes.CutPrefix(bytes.TrimPrefix(rest, []byte(` `)), []byte(`"seq":`)); !ok {
 		return false
 	}
 	digits := 0
