@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,6 +23,10 @@ type gate struct {
 	asked  time.Time
 	isOpen bool
 	closed bool // an answer to the contrary was logged
+
+	// reason is why it is not open; nil while it is. It is apart from the rest,
+	// so that who asks for it waits for nobody.
+	reason atomic.Pointer[string]
 }
 
 func (g *gate) open(ctx context.Context) bool {
@@ -35,6 +40,9 @@ func (g *gate) open(ctx context.Context) bool {
 		return false // the answer says nothing about the queue
 	}
 	g.asked, g.isOpen = time.Now(), reason == ""
+	if g.reason.Store(nil); !g.isOpen {
+		g.reason.Store(&reason)
+	}
 	switch {
 	case !g.isOpen && !g.closed:
 		g.closed = true

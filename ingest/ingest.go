@@ -250,6 +250,15 @@ func (h *Handler) Open(ctx context.Context) bool {
 	return h.gate.open(ctx)
 }
 
+// Held returns why nothing more may be pulled, by the last answer of Open; "" while
+// something may.
+func (h *Handler) Held() string {
+	if reason := h.gate.reason.Load(); reason != nil {
+		return *reason
+	}
+	return ""
+}
+
 // WaitOpen returns when a source may pull more, or with ctx's error.
 func (h *Handler) WaitOpen(ctx context.Context) error {
 	for !h.Open(ctx) {

@@ -9,7 +9,7 @@ import (
 	"delaybridge"
 )
 
-// processView is what one process has done since it was started. Everything in it
+// processView is what one process has done since it was started. Every count in it
 // only grows: who asks twice has the rate.
 type processView struct {
 	Version   string                     `json:"version"`
@@ -17,6 +17,8 @@ type processView struct {
 	Lanes     map[string]processLaneView `json:"lanes"`
 	// Ingested counts requests by source and by what became of them.
 	Ingested map[string]map[string]int64 `json:"ingested"`
+	// IngestHeld is why its sources are not read any more, until there is room.
+	IngestHeld string `json:"ingest_held,omitempty"`
 }
 
 // processLaneView is what a process has published to one sink.
@@ -65,8 +67,14 @@ func (m *metrics) processView(started time.Time) *processView {
 		}
 		v.Ingested[source] = counts
 	}
+	if held := m.held.Load(); held != nil {
+		v.IngestHeld = (*held)()
+	}
 	return v
 }
+
+// watchIngest has processView say why nothing is taken in, when held says so.
+func (m *metrics) watchIngest(held func() string) { m.held.Store(&held) }
 
 // read returns a metric's value; one that cannot be read is 0.
 func read(m prometheus.Metric) *dto.Metric {

@@ -22,6 +22,9 @@ type metrics struct {
 	ingested map[string]*outcomeCounters // by source; read only
 	lanes    map[string]*laneMetrics     // by sink; read only
 
+	// held is why this process takes nothing in; nil in one that has no sources.
+	held atomic.Pointer[func() string]
+
 	wiped, trimmed, repaired prometheus.Counter
 	// replayed and purged are by reason; read only, and empty where nobody can ask for it.
 	replayed, purged map[delaybridge.Reason]prometheus.Counter

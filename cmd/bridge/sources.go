@@ -33,6 +33,7 @@ func (s *Settings) newSources(ctx context.Context, queue *luascripts.Queue, lost
 	if err != nil {
 		return nil, nil, err
 	}
+	mon.metrics.watchIngest(handler.Held)
 	routes, err := ingest.ParseRoutes(string(s.Routes))
 	if err != nil {
 		return nil, nil, fieldSetting(err)

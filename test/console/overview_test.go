@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -40,6 +41,23 @@ func TestOverview(t *testing.T) {
 	p.await("what waits", cell("nats", "Overdue")+`.startsWith("1 (")`)
 	w.nats.Start(t)
 	p.await("it flows again", cell("nats", "State")+` === "Flowing" && `+cell("nats", "Overdue")+` === "0"`)
+}
+
+// TestIngestHeld: that the sources are not read is said where somebody looks.
+func TestIngestHeld(t *testing.T) {
+	t.Parallel()
+	chromium(t)
+	w := newWorld(t, "MAX_PENDING=1")
+	for _, id := range []string{"one", "two"} {
+		w.schedule(t, map[string]any{"id": id, "target": "nats://orders.timeout", "delay": "1h", "payload": "x"})
+	}
+	// A pull that is open would still be served: the next process opens none.
+	w.kill()
+	w.serve(t)
+	p := w.open(t, "")
+	p.awaitText(".troubles", "2 messages are pending, above the limit of 1 (BRIDGE_MAX_PENDING)")
+	w.redis.Client(t).FlushAll(context.Background())
+	p.await("there is room", `document.querySelectorAll(".troubles li").length === 0`)
 }
 
 func TestConnectionLost(t *testing.T) {

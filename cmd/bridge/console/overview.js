@@ -39,10 +39,12 @@ export class Overview {
     const lanes = Object.entries(stats.lanes ?? {});
     const dead = Object.entries(stats.dead ?? {}).filter(([, n]) => n > 0);
     const served = stats.process?.lanes ?? {};
-    show(this.empty, lanes.every(([, l]) => l.pending + l.in_flight === 0) && dead.length === 0);
+    const held = stats.process?.ingest_held;
+    show(this.empty, lanes.every(([, l]) => l.pending + l.in_flight === 0) && dead.length === 0 && !held);
     reconcile(this.lanes.body, lanes, ([name]) => name, ([name]) => this.laneRow(name), (row, [name, l]) => this.drawLane(row, l, served[name], series, name));
 
     const troubles = lanes.map(([name, l]) => [name, ...laneState(l, served[name])]).filter(([, , , , trouble]) => trouble);
+    if (held) troubles.unshift(["sources", "", "warn", `nothing is taken in until there is room: ${visible(held)}. The sources keep what comes, and delivery goes on.`]);
     reconcile(this.troubles, troubles, ([name]) => name, () => el("li"), (item, [name, , kind, why]) => {
       item.className = kind;
       setText(item, `${name}: ${why}`);
