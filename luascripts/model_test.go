@@ -678,7 +678,7 @@ func (m *model) storeOne(now int64, r modelRequest, tombs map[string]modelTomb) 
 	id, p := r.Message.ID, r.Message.Position
 	record, pending := m.msg[id]
 	tomb, buried := tombs[id]
-	_, dead := m.letters[id]
+	letter, dead := m.letters[id]
 	marks := record.marks
 	if !pending || r.Op == delaybridge.OpReject {
 		marks = tomb.marks
@@ -693,7 +693,7 @@ func (m *model) storeOne(now int64, r modelRequest, tombs map[string]modelTomb) 
 	marks = modelMark(marks, p)
 	switch r.Op {
 	case delaybridge.OpReject:
-		if dead {
+		if dead && modelSeen(letter.marks, p) {
 			return delaybridge.Result{Outcome: delaybridge.Duplicate}
 		}
 		m.letters[id] = modelLetter{modelRecord{marks, r.body, r.Message}, now, "rejected", 0, 0, r.Error}

@@ -155,13 +155,24 @@ local function read_tries(text)
   return tonumber(failed or 0), tonumber(lost or 0)
 end
 
+-- The marks of a letter's record, '' where it cannot be read.
+local function letter_marks(letter)
+  local _, head, bytes = string.find(letter, '^1 %l+ %d+ %d+ (%d+)\n')
+  return head and marks_of(string.sub(letter, head + tonumber(bytes) + 1)) or ''
+end
+
+-- Counts a letter that goes out of its reason; false is none.
+local function count_out(counts, letter)
+  local reason = letter and string.match(letter, '^1 (%l+) ')
+  if reason and call('HINCRBY', counts, reason, -1) <= 0 then call('HDEL', counts, reason) end
+end
+
 -- Takes a letter out, if there is one of this id, and counts it out of its reason.
 local function drop_letter(dead, letters, counts, id)
   local letter = call('HGET', letters, id)
-  local reason = letter and string.match(letter, '^1 (%l+) ')
   call('ZREM', dead, id)
   call('HDEL', letters, id)
-  if reason and call('HINCRBY', counts, reason, -1) <= 0 then call('HDEL', counts, reason) end
+  count_out(counts, letter)
 end
 
 -- Files a letter in place of an older one of the same id.

@@ -944,6 +944,18 @@ func TestReject(t *testing.T) {
 			want:  "duplicate",
 			state: same,
 		}, {
+			name:  "a dead message that was given this id does not keep it out",
+			seed:  "dead r -5\ndeadmsg r permanent 2 1 \"no\\n\" [nats:S 3] kaf\ndeadcount permanent 1\ndone:a since +0\ndone:a r x nats:S 3",
+			do:    storing(reject("r", "nats:S 7", "no target"), reject("r", "nats:S 7", "no target")),
+			want:  "rejected, duplicate",
+			state: "dead r +0\ndeadmsg r rejected 0 0 \"no target\" [nats:S 7] hi\ndeadcount rejected 1\ndone:a since +0\ndone:a r x nats:S 7",
+		}, {
+			name:  "nor does one whose tombstone is gone, or that cannot be read",
+			seed:  "dead r -5\ndead s -5\ndeadmsg r attempts 2 1 \"no\" [kafka:t:0 9] kaf\ndeadmsg s corrupt 0 0 \"no\" raw \"x\"\ndeadcount attempts 1\ndeadcount corrupt 1",
+			do:    storing(reject("r", "nats:S 7", "no"), reject("s", "nats:S 8", "no")),
+			want:  "rejected, rejected",
+			state: "dead r +0\ndead s +0\ndeadmsg r rejected 0 0 \"no\" [nats:S 7] hi\ndeadmsg s rejected 0 0 \"no\" [nats:S 8] hi\ndeadcount rejected 2\ndone:b since +0\ndone:b r x nats:S 7\ndone:b s x nats:S 8",
+		}, {
 			name:  "a redelivery when it has been purged or replayed",
 			seed:  "done:a since +0\ndone:a r x nats:S 7",
 			do:    storing(reject("r", "nats:S 7", "no")),

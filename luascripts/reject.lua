@@ -1,4 +1,4 @@
--- reject.lua: (none) -> dead
+-- reject.lua: (none) -> dead, in place of another letter of the same id
 --
 -- KEYS[1]     dead       zset, id -> time of death in ms
 -- KEYS[2]     deadmsg    hash, id -> letter
@@ -23,16 +23,20 @@ local tombs = done.get_all(ids)
 for i = 4, #ARGV, 5 do
   local id, source, offset = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local marks = string.sub(tombs[id] or '', 3)
+  -- A letter tells a redelivery when the tombstone is gone. But it may be of a message that
+  -- was given this id by its producer: that must not keep this one out.
+  local letter = call('HGET', KEYS[2], id)
   if seen(id, marks, source, offset) then
     known[#known + 1] = id
     out[#out + 1] = 1
-  elseif call('HEXISTS', KEYS[2], id) == 1 then
+  elseif letter and seen(id, letter_marks(letter), source, offset) then
     out[#out + 1] = 1
   else
     marks = add_mark(id, marks, source, offset)
     -- The letter is the first thing written, so that a full Redis refuses it as a whole.
     call('HSET', KEYS[2], id,
       string.format('1 rejected 0 0 %d\n', #ARGV[i + 3]) .. ARGV[i + 3] .. '1 ' .. marks .. '\n' .. ARGV[i + 4])
+    count_out(KEYS[3], letter)
     call('ZADD', KEYS[1], now, id)
     call('HINCRBY', KEYS[3], 'rejected', 1)
     tombs[id] = 'x ' .. marks
