@@ -72,9 +72,11 @@ func pathOf(segments ...string) string {
 	return b.String()
 }
 
-// ask sends a request and reads its answer into to, if that is not nil. An answer
-// that is no success is a *problem.
-func (c *apiClient) ask(ctx context.Context, method, path string, query url.Values, header http.Header, body []byte, to any) error {
+// ask sends a request and reads its answer into to, or wants an empty one where that
+// is nil. An answer that is no success is a *problem. Whatever else answers at the
+// URL must not have a command say that something was done: answers tells whether
+// what was read is an answer to what was asked.
+func (c *apiClient) ask(ctx context.Context, method, path string, query url.Values, header http.Header, body []byte, to any, answers func() bool) error {
 	target := c.base + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()
@@ -98,7 +100,7 @@ func (c *apiClient) ask(ctx context.Context, method, path string, query url.Valu
 		return fmt.Errorf("api at %s: %w", c.base, errors.Unwrap(err)) // a *url.Error repeats the URL
 	}
 	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode == http.StatusNoContent {
+	if res.StatusCode == http.StatusNoContent && to == nil {
 		return nil
 	}
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != "application/json" {
@@ -114,14 +116,20 @@ func (c *apiClient) ask(ctx context.Context, method, path string, query url.Valu
 	if res.StatusCode >= 300 {
 		return c.problem(res, content)
 	}
-	if to == nil {
-		return nil
+	if to != nil {
+		if err := json.Unmarshal(content, to); err != nil {
+			return fmt.Errorf("api at %s: the answer cannot be read: %w", c.base, err)
+		}
 	}
-	if err := json.Unmarshal(content, to); err != nil {
-		return fmt.Errorf("api at %s: the answer cannot be read: %w", c.base, err)
+	if to == nil || !answers() {
+		return fmt.Errorf("api at %s: it answers %s, and not what was asked: is that the API of a bridge?", c.base, res.Status)
 	}
 	return nil
 }
+
+// sameID reports whether an answer is about the id that was asked for. One that is
+// no text comes back as another.
+func sameID(asked, told string) bool { return asked == told || told != "" && !utf8.ValidString(asked) }
 
 // problem reads an answer that is no success.
 func (c *apiClient) problem(res *http.Response, content []byte) error {
@@ -189,7 +197,7 @@ next:
 		return acceptedView{}, err
 	}
 	var v acceptedView
-	err = c.ask(ctx, http.MethodPost, pathOf("messages"), nil, header, body, &v)
+	err = c.ask(ctx, http.MethodPost, pathOf("messages"), nil, header, body, &v, func() bool { return v.ID != "" && v.Outcome != "" })
 	return v, err
 }
 
@@ -234,7 +242,7 @@ func rawHeaders(headers []delaybridge.Header) string {
 // Cancel is operations.Cancel.
 func (c *apiClient) Cancel(ctx context.Context, id string) (delaybridge.State, error) {
 	var v cancelView
-	err := c.ask(ctx, http.MethodDelete, pathOf("messages", id), nil, nil, nil, &v)
+	err := c.ask(ctx, http.MethodDelete, pathOf("messages", id), nil, nil, nil, &v, func() bool { return sameID(id, v.ID) && v.State == delaybridge.StateCancelled })
 	if p, ok := errors.AsType[*problem](err); ok && p.state != "" {
 		return p.state, err
 	}
@@ -247,7 +255,7 @@ func (c *apiClient) Get(ctx context.Context, id string) (messageView, error) {
 		return messageView{}, nothingKnown(id)
 	}
 	var v messageView
-	err := c.ask(ctx, http.MethodGet, pathOf("messages", id), nil, nil, nil, &v)
+	err := c.ask(ctx, http.MethodGet, pathOf("messages", id), nil, nil, nil, &v, func() bool { return sameID(id, v.ID) && v.State != "" })
 	return v, err
 }
 
@@ -257,7 +265,7 @@ func (c *apiClient) GetFull(ctx context.Context, id string) (fullMessageView, er
 		return fullMessageView{}, nothingKnown(id)
 	}
 	var v fullMessageView
-	err := c.ask(ctx, http.MethodGet, pathOf("messages", id), url.Values{"payload": {"true"}}, nil, nil, &v)
+	err := c.ask(ctx, http.MethodGet, pathOf("messages", id), url.Values{"payload": {"true"}}, nil, nil, &v, func() bool { return sameID(id, v.ID) && v.State != "" })
 	return v, err
 }
 
@@ -268,8 +276,13 @@ func (c *apiClient) List(ctx context.Context, sink string, p page) (listView[mes
 		query.Set("sink", sink)
 	}
 	var v listView[messageView]
-	err := c.ask(ctx, http.MethodGet, pathOf("messages"), query, nil, nil, &v)
+	err := c.ask(ctx, http.MethodGet, pathOf("messages"), query, nil, nil, &v, func() bool { return v.goesOn(p) })
 	return v, err
+}
+
+// goesOn reports whether a list is one, and is not the same for ever.
+func (v listView[T]) goesOn(p page) bool {
+	return v.Items != nil && (v.Next == "" || v.Next != p.after)
 }
 
 func (p page) query() url.Values {
@@ -283,7 +296,7 @@ func (p page) query() url.Values {
 // Stats is operations.Stats.
 func (c *apiClient) Stats(ctx context.Context) (statsView, error) {
 	var v statsView
-	err := c.ask(ctx, http.MethodGet, pathOf("stats"), nil, nil, nil, &v)
+	err := c.ask(ctx, http.MethodGet, pathOf("stats"), nil, nil, nil, &v, func() bool { return len(v.Lanes) > 0 })
 	v.Process = nil // another process may answer the next time
 	return v, err
 }
@@ -298,7 +311,7 @@ func (c *apiClient) Letters(ctx context.Context, f letterFilter, p page) (listVi
 		query.Set("target", f.target)
 	}
 	var v listView[letterView]
-	err := c.ask(ctx, http.MethodGet, pathOf("dead"), query, nil, nil, &v)
+	err := c.ask(ctx, http.MethodGet, pathOf("dead"), query, nil, nil, &v, func() bool { return v.goesOn(p) })
 	return v, err
 }
 
@@ -308,7 +321,7 @@ func (c *apiClient) Letter(ctx context.Context, id string) (fullLetterView, erro
 	if id == "" {
 		return v, &problem{status: http.StatusNotFound, text: "there is no dead letter ", err: luascripts.ErrUnknown}
 	}
-	err := c.ask(ctx, http.MethodGet, pathOf("dead", id), nil, nil, nil, &v)
+	err := c.ask(ctx, http.MethodGet, pathOf("dead", id), nil, nil, nil, &v, func() bool { return sameID(id, v.ID) && v.Reason != "" })
 	return v, err
 }
 
@@ -321,7 +334,8 @@ func (c *apiClient) Replay(ctx context.Context, l letterView, how replayOptions)
 	if how.dryRun {
 		query.Set("dry_run", "true")
 	}
-	err := c.ask(ctx, http.MethodPost, pathOf("dead", l.ID, "replay"), query, nil, nil, nil)
+	var v replayedView
+	err := c.ask(ctx, http.MethodPost, pathOf("dead", l.ID, "replay"), query, nil, nil, &v, func() bool { return sameID(l.ID, v.ID) && v.DryRun == how.dryRun })
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusConflict {
 		return luascripts.ErrPending
 	}
@@ -341,7 +355,7 @@ func (v letterView) still() url.Values {
 func (c *apiClient) Purge(ctx context.Context, letters []letterView) []error {
 	errs := make([]error, len(letters))
 	for i, l := range letters {
-		errs[i] = c.ask(ctx, http.MethodDelete, pathOf("dead", l.ID), l.still(), nil, nil, nil)
+		errs[i] = c.ask(ctx, http.MethodDelete, pathOf("dead", l.ID), l.still(), nil, nil, nil, nil)
 	}
 	return errs
 }

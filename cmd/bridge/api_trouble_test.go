@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -234,5 +235,42 @@ func TestReplayOfOneLetterTwiceAtOnce(t *testing.T) {
 	}
 	if a := w.ask(t, "GET", "/v1/messages/order-7", ""); a.json(t)["state"] != "delivered" {
 		t.Errorf("it is delivered a second time: %+v", a)
+	}
+}
+
+// TestCommandsBelieveNoOtherServer: whatever answers at the URL with JSON must not
+// have a command say that something was done, nor ask for ever.
+func TestCommandsBelieveNoOtherServer(t *testing.T) {
+	w := &apiWorld{redis: &servers.Redis{URL: "redis://127.0.0.1:1/0"}, settings: defaultSettings()}
+	w.settings.API.Token = apiTestToken
+	for _, said := range []struct {
+		status int
+		body   string
+	}{
+		{200, `null`}, {200, `{}`}, {200, `{"ok":true}`}, {202, `{"id":"another","outcome":"","state":"pending"}`}, {204, ""},
+		{200, `{"id":"another","state":"cancelled","reason":"attempts","outcome":""}`}, {200, `{"items":[],"next":"same"}`}, {200, `[]`},
+	} {
+		var asked atomic.Int64
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(said.status)
+			_, _ = io.WriteString(w, said.body)
+		}))
+		for _, args := range [][]string{
+			{"schedule", "--target", "nats://a", "--delay", "1s", "x"}, {"cancel", "x"}, {"get", "x"}, {"stats"}, {"list"}, {"list", "--after", "same"},
+			{"dead", "list"}, {"dead", "show", "x"}, {"dead", "replay", "x"}, {"dead", "replay", "--all"}, {"dead", "purge", "x"}, {"dead", "purge", "--all", "--yes"},
+		} {
+			asked.Store(0)
+			code, out, errOut := w.command(t, "", append([]string{"--api", s.URL}, args...)...)
+			aList := args[len(args)-1] == "list" && strings.Contains(said.body, "items")
+			if aList && args[0] == "list" {
+				continue // that is an empty page, and another one behind it
+			}
+			if code != 1 || out != "" || asked.Load() > 2 || strings.Count(errOut, "\n") != 1 || !strings.Contains(errOut, "api at "+s.URL+": ") {
+				t.Errorf("%v at a server that says %d %s: code %d after %d requests, %q, %q", args, said.status, said.body, code, asked.Load(), out, errOut)
+			}
+		}
+		s.Close()
 	}
 }
