@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"regexp"
 	"syscall"
@@ -10,9 +11,16 @@ import (
 // tokenForm is what an HTTP header can carry behind "Bearer ".
 var tokenForm = regexp.MustCompile(`^[!-~]+$`)
 
+// apiTokenMax is well below what the headers of a request may take.
+const apiTokenMax = 4096
+
 func (s *Settings) checkAPIToken() *settingError {
-	if s.API.Token != "" && !tokenForm.MatchString(string(s.API.Token)) {
+	switch {
+	case s.API.Token == "":
+	case !tokenForm.MatchString(string(s.API.Token)):
 		return wrong("API_TOKEN", s.API.Token, "takes printable ASCII characters without blanks")
+	case len(s.API.Token) > apiTokenMax:
+		return wrong("API_TOKEN", s.API.Token, fmt.Sprintf("takes at most %d characters", apiTokenMax))
 	}
 	return nil
 }
@@ -24,11 +32,17 @@ func (s *Settings) listenAPI() (net.Listener, error) {
 	if s.API.Addr == "" {
 		return nil, nil
 	}
+	open := *wrong("API_ADDR", s.API.Addr, "is reachable from other hosts and takes BRIDGE_API_TOKEN beside it; without a token it takes a loopback address such as 127.0.0.1:8080")
 	if s.API.Token == "" && !isLoopbackAddress(string(s.API.Addr)) {
-		return nil, *wrong("API_ADDR", s.API.Addr, "is reachable from other hosts and takes BRIDGE_API_TOKEN beside it; without a token it takes a loopback address such as 127.0.0.1:8080")
+		return nil, open
 	}
 	l, err := net.Listen("tcp", string(s.API.Addr))
-	if err == nil {
+	switch {
+	case err != nil:
+	case s.API.Token == "" && !isOnLoopback(l):
+		_ = l.Close()
+		return nil, open
+	default:
 		return l, nil
 	}
 	why := err.Error()

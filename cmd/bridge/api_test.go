@@ -279,6 +279,9 @@ func TestAPIListensBeyondLoopbackWithATokenOnly(t *testing.T) {
 		{"[::]:0", "", "BRIDGE_API_TOKEN"},
 		{"192.0.2.1:0", "", "BRIDGE_API_TOKEN"},
 		{"localhost.example:0", "", "BRIDGE_API_TOKEN"},
+		{"localhost.:0", "", "BRIDGE_API_TOKEN"}, // what that is, a DNS server says
+		{"127.0.0.1.:0", "", "BRIDGE_API_TOKEN"},
+		{"[::1%lo]:0", "", "BRIDGE_API_TOKEN"},
 		{"192.0.2.1:0", "t", "cannot be listened on"},
 	} {
 		s := defaultSettings()
@@ -291,7 +294,7 @@ func TestAPIListensBeyondLoopbackWithATokenOnly(t *testing.T) {
 			t.Errorf("%q, token %q: %v, want %q", row.addr, row.token, err, row.says)
 		}
 	}
-	for _, token := range []string{"with blanks", "tab\tin it", "füße", "line\nbreak"} {
+	for _, token := range []string{"with blanks", "tab\tin it", "füße", "line\nbreak", strings.Repeat("x", apiTokenMax+1)} {
 		s := defaultSettings()
 		s.API.Token = secret(token)
 		if err := s.Validate(); err == nil || strings.Contains(err.Error(), token) || !strings.Contains(err.Error(), "BRIDGE_API_TOKEN") {

@@ -7,10 +7,18 @@ import (
 )
 
 // isLoopbackAddress reports whether only this host can reach what listens on
-// host:port. A name other than localhost may be any address.
+// host:port. A name other than localhost may be any address, and so may localhost
+// with a dot behind it, which a DNS server is asked for.
 func isLoopbackAddress(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
-	return err == nil && isLoopbackHost(host)
+	return err == nil && !strings.HasSuffix(host, ".") && isLoopbackHost(host)
+}
+
+// isOnLoopback reports whether a listener is where only this host can reach it: what
+// a name stands for, this host's own tables say.
+func isOnLoopback(l net.Listener) bool {
+	a, ok := l.Addr().(*net.TCPAddr)
+	return ok && a.IP.IsLoopback()
 }
 
 func isLoopbackHost(host string) bool {

@@ -36,7 +36,7 @@ func (s *Settings) servePprof(log *zap.Logger) (stop func(), err error) {
 	if err != nil {
 		return nil, *wrong("PPROF_ADDR", s.PprofAddr, "cannot be listened on: "+err.Error())
 	}
-	if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
+	if !isOnLoopback(l) {
 		_ = l.Close()
 		return nil, *wrong("PPROF_ADDR", s.PprofAddr, "takes a loopback address only, and this name is none")
 	}
