@@ -91,8 +91,9 @@ export function zone() {
 }
 
 // pretty indents JSON, at least as far as most characters go, and returns null for
-// what is none. It works on the text and not on what it means: numbers keep their
-// digits, and names that come twice stay.
+// what is none, or has strings of more megabytes than a pattern can match. It works on
+// the text and not on what it means: numbers keep their digits, and names that come
+// twice stay.
 export function pretty(text, most) {
   try {
     const v = JSON.parse(text);
@@ -100,6 +101,14 @@ export function pretty(text, most) {
   } catch {
     return null;
   }
+  try {
+    return indented(text, most);
+  } catch {
+    return null;
+  }
+}
+
+function indented(text, most) {
   let out = "", depth = 0;
   const line = () => "\n" + "  ".repeat(Math.min(depth, 100));
   for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[^\s"{}[\],:]+|[{}[\],:]/g)) {
