@@ -66,7 +66,7 @@ func startAPI(s *Settings, l net.Listener, m *metrics, log *zap.Logger) *apiServ
 	log.Info("serving the API and the console", zap.Stringer("address", l.Addr()), zap.Bool("token", a.token != ""))
 	go func() {
 		defer close(a.served)
-		if err := a.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := a.server.Serve(limitConnections(l, apiConnections)); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("the API is not served any more", zap.Error(err))
 		}
 	}()

@@ -62,7 +62,7 @@ func startMonitor(s *Settings, l net.Listener, log *zap.Logger) (*monitor, error
 	log.Info("serving metrics and probes", zap.Stringer("address", l.Addr()))
 	go func() {
 		defer close(m.served)
-		if err := m.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := m.server.Serve(limitConnections(l, metricsConnections)); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("metrics and probes are not served any more", zap.Error(err))
 		}
 	}()
