@@ -21,6 +21,7 @@ type kafkaDoctor struct {
 	limit time.Duration
 
 	client *kafka.Client
+	size   int // brokers of the cluster, as one of them says
 }
 
 // step runs one check within the limit.
@@ -71,6 +72,7 @@ func (d *kafkaDoctor) run(ctx context.Context) {
 		for _, t := range m.Topics {
 			topics[t.Name] = t
 		}
+		d.size = len(m.Brokers)
 		d.ok("cluster", "%d brokers, id %s", len(m.Brokers), m.ClusterID)
 	})
 	if !known {
@@ -194,7 +196,7 @@ func alter(topic, setting string) string {
 // usable reports whether a topic is there and can be used; what becomes of its
 // messages if not is said in the finding.
 func (d *kafkaDoctor) usable(check, name string, t kafka.Topic, otherwise string) bool {
-	create := "kafka-topics --bootstrap-server <broker> --create --topic " + name + " --partitions 6 --replication-factor 3"
+	create := "kafka-topics --bootstrap-server <broker> --create --topic " + name + fmt.Sprintf(" --partitions 6 --replication-factor %d", min(d.size, 3))
 	switch {
 	case errors.Is(t.Error, kafka.TopicAuthorizationFailed):
 		d.problem(check, name+": the user may not see it"+otherwise, "kafka-acls --bootstrap-server <broker> --add --allow-principal User:<user> --operation All --topic "+name)

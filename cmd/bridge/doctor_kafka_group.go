@@ -24,6 +24,9 @@ func (d *kafkaDoctor) group(ctx context.Context, names []string, topics map[stri
 	case errors.Is(err, kafka.GroupIdNotFound):
 		d.note(check, id+" does not exist yet: bridge serve makes it", "run bridge serve with the role ingest")
 		return
+	case errors.Is(err, kafka.GroupCoordinatorNotAvailable), errors.Is(err, kafka.NotCoordinatorForGroup), errors.Is(err, kafka.GroupLoadInProgress):
+		d.warning(check, id+" cannot be asked for: its coordinator is not ready, as for some seconds after a start of the brokers", "try again; if it stays so, see the brokers' log and the topic __consumer_offsets")
+		return
 	case err != nil:
 		d.problem(check, id+" cannot be asked for: "+shortCause(err), "see the brokers' log: the group's coordinator does not answer")
 		return

@@ -25,6 +25,7 @@ type natsDoctor struct {
 
 	nc      *nats.Conn
 	js      jetstream.JetStream
+	refused refusedRequests
 	streams map[string]*jetstream.StreamInfo // those that were looked at; nil: there is none
 }
 
@@ -70,7 +71,7 @@ func (d *natsDoctor) connect() bool {
 		return false
 	}
 	// What is refused is looked at where it is asked for.
-	quiet := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+	quiet := nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { d.refused.hear(err) })
 	began := time.Now()
 	d.nc, err = nats.Connect(string(d.s.NATS.URL), append(auth, nats.Name("delaybridge doctor"), nats.Timeout(d.limit/2), nats.NoReconnect(), quiet)...)
 	what := d.s.NATS.URL.String()
@@ -110,8 +111,16 @@ func (d *natsDoctor) maxPayload() {
 
 // jetStream reports whether there is JetStream.
 func (d *natsDoctor) jetStream(ctx context.Context) bool {
-	info, err := d.js.AccountInfo(ctx)
+	var info *jetstream.AccountInfo
+	err := d.refused.ask(ctx, "$JS.API.INFO", func(ctx context.Context) (err error) {
+		info, err = d.js.AccountInfo(ctx)
+		return err
+	})
 	switch {
+	case errors.Is(err, errMayNotAsk):
+		// Who works with streams only needs no such right.
+		d.note("jetstream", "the user may not ask how full its account is", "allow it to publish to $JS.API.INFO, for bridge doctor only")
+		return true
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled):
 		d.problem("jetstream", "it is not enabled on this server: nothing is taken in, and only nats-core:// targets work", "start nats-server with -js, or with a jetstream {} block")
 		return false
@@ -137,7 +146,11 @@ func (d *natsDoctor) info(ctx context.Context, name string) (*jetstream.StreamIn
 	if info, known := d.streams[name]; known {
 		return info, nil
 	}
-	stream, err := d.js.Stream(ctx, name)
+	var stream jetstream.Stream
+	err := d.refused.ask(ctx, "$JS.API.STREAM.INFO."+name, func(ctx context.Context) (err error) {
+		stream, err = d.js.Stream(ctx, name)
+		return err
+	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		d.streams[name] = nil
 		return nil, nil
@@ -411,6 +424,10 @@ func (d *natsDoctor) target(ctx context.Context, t settingTarget) {
 		return
 	}
 	info, err := d.info(ctx, names[0])
+	if errors.Is(err, errMayNotAsk) {
+		d.note(check, fmt.Sprintf("stream %s holds %s; the user may not ask how it is set", names[0], t), "allow it to publish to $JS.API.STREAM.INFO."+names[0]+", for bridge doctor only")
+		return
+	}
 	if err != nil || info == nil {
 		d.problem(check, fmt.Sprintf("stream %s behind %s cannot be looked up: %v", names[0], t, err), "allow the user $JS.API.STREAM.INFO."+names[0])
 		return
@@ -455,7 +472,16 @@ func (d *natsDoctor) duplicates(t settingTarget, c *jetstream.StreamConfig) {
 // published to find out.
 func (d *natsDoctor) permissions(ctx context.Context) {
 	const check = "permissions"
-	reply, err := d.nc.RequestWithContext(ctx, "$SYS.REQ.USER.INFO", nil)
+	const subject = "$SYS.REQ.USER.INFO"
+	var reply *nats.Msg
+	err := d.refused.ask(ctx, subject, func(ctx context.Context) (err error) {
+		reply, err = d.nc.RequestWithContext(ctx, subject, nil)
+		return err
+	})
+	if errors.Is(err, errMayNotAsk) {
+		d.note(check, "the user may not ask what it may do", "allow it to publish to "+subject+", for bridge doctor only")
+		return
+	}
 	if err != nil {
 		d.note(check, "the server does not say what the user may do: "+shortCause(err), "")
 		return
