@@ -74,7 +74,7 @@ func TestFullRedis(t *testing.T) {
 			state: "dead a +0\ndead b +0\ndead c +0\ndeadcount abandoned 1\ndeadcount corrupt 2\n" +
 				"deadmsg a corrupt 0 0 \"the message has no record\" raw \"\"\n" +
 				"deadmsg b abandoned 0 10 \"its lease ran out 10 times\" [nats:S 8] now\n" +
-				"deadmsg c corrupt 0 0 \"corrupt record: EOF\" raw \"1 nats:S 9\\n\"\n" +
+				"deadmsg c corrupt 0 0 \"corrupt record: it ends too early\" raw \"1 nats:S 9\\n\"\n" +
 				"done:b since +0\ndone:b b x nats:S 8\ndone:b c x nats:S 9",
 		}, {
 			name: "ack runs", seed: leased,

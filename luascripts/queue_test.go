@@ -696,7 +696,7 @@ func TestClaim(t *testing.T) {
 				return text
 			},
 			want:  "a ok; ok; 1 buried",
-			state: "inflight:nats a +60000\nmsg a [nats:S 1] now\ndead b +0\ndeadmsg b corrupt 0 0 \"corrupt record: EOF\" raw \"1 nats:S 2\\n\"\ndeadcount corrupt 1\ndone:b since +0\ndone:b b x nats:S 2",
+			state: "inflight:nats a +60000\nmsg a [nats:S 1] now\ndead b +0\ndeadmsg b corrupt 0 0 \"corrupt record: it ends too early\" raw \"1 nats:S 2\\n\"\ndeadcount corrupt 1\ndone:b since +0\ndone:b b x nats:S 2",
 		},
 	})
 }
