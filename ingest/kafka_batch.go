@@ -14,8 +14,8 @@ import (
 	"delaybridge"
 )
 
-// errCorruptBatch says that a batch cannot be read. It is never skipped: that
-// would lose what is in it.
+// errCorruptBatch says that a batch is not as it was written, or of a form of long
+// ago. It is never skipped: that would lose what is in it.
 var errCorruptBatch = errors.New("kafka: corrupt record batch")
 
 // The header of a record batch, by the offsets of its fields.
@@ -55,7 +55,7 @@ type batchReader struct {
 	// floor leaves out batches of this leader epoch and of those before; -1
 	// leaves out none.
 	floor int32
-	// room is how much may still be made of compressed batches, shared by the
+	// room is how much may still be made of batches (see maxInflated), shared by the
 	// partitions of one fetch; nil is maxInflated.
 	room *int
 	// maxRecord is the largest record of a compressed batch; 0 is maxInflatedRecord.
@@ -86,7 +86,7 @@ func (r *batchReader) read(batches []byte) (records []Record, err error) {
 		}
 		b := batches[:size:size]
 		batches = batches[size:]
-		if compressed := b[min(batchAttributes+1, len(b)-1)]&attrCompression != 0; compressed && *r.room <= 0 {
+		if *r.room <= 0 {
 			break // the next fetch brings it
 		}
 		got, last, err := r.readBatch(b, &aborting)
@@ -138,7 +138,11 @@ func lastOffset(b []byte) int64 {
 }
 
 // readBatch reads one batch of the current format. last is the offset that ends
-// it, or up to which a compressed one was read that is too large to be read at once.
+// it, or up to which one was read that is too large to be read at once.
+//
+// A batch that is as it was written, but makes no sense, would hold up its partition
+// for ever: brokers that do not look into batches take it from any producer. It is
+// kept whole in a record that is refused, behind those that could be read of it.
 func (r *batchReader) readBatch(b []byte, aborting *abortFilter) (records []Record, last int64, err error) {
 	base, from := int64(binary.BigEndian.Uint64(b[batchBaseOffset:])), r.from
 	corrupt := func(why string) ([]Record, int64, error) {
@@ -173,11 +177,17 @@ func (r *batchReader) readBatch(b []byte, aborting *abortFilter) (records []Reco
 
 	baseTime := int64(binary.BigEndian.Uint64(b[batchBaseTimestamp:]))
 	maxTime := int64(binary.BigEndian.Uint64(b[batchMaxTimestamp:]))
-	take := func(rec Record, delta, timeDelta int64) {
+	before := max(from, base) - 1
+	take := func(rec Record, delta, timeDelta int64) error {
 		offset := base + delta
-		if offset < from {
-			return
+		if base <= offset && offset < from {
+			return nil
 		}
+		// Others' records would be taken for repeats of it, or be passed over.
+		if offset <= before || offset > last {
+			return fmt.Errorf("a record of offset %d behind %d, in a batch up to %d", offset, before, last)
+		}
+		before = offset
 		rec.Position.Offset = uint64(offset)
 		if attributes&attrLogAppendTime != 0 {
 			rec.Time = kafkaTime(maxTime)
@@ -185,25 +195,44 @@ func (r *batchReader) readBatch(b []byte, aborting *abortFilter) (records []Reco
 			rec.Time = kafkaTime(baseTime + timeDelta)
 		}
 		records = append(records, rec)
+		return nil
+	}
+	senseless := func(why error) ([]Record, int64, error) {
+		return append(records, Record{
+			Position: delaybridge.Position{Offset: uint64(last)}, Time: kafkaTime(maxTime), Payload: b,
+			Unreadable: &delaybridge.FieldError{
+				Code: "invalid_batch", Field: "record batch", Value: fmt.Sprintf("offsets %d to %d", base, last),
+				Reason: why.Error() + "; the records from there on are in the payload, which is the batch as its producer sent it",
+			},
+		}), last, nil
 	}
 	if codec := attributes & attrCompression; codec != 0 {
-		in := inflation{compression: compress.Compression(codec), count: count, from: from - base, room: r.room, maxRecord: cmp.Or(r.maxRecord, maxInflatedRecord)}
+		in := inflation{compression: compress.Compression(codec), count: count, from: max(from-base, 0), room: r.room, maxRecord: cmp.Or(r.maxRecord, maxInflatedRecord)}
 		upTo, err := in.read(body, take)
-		if err != nil {
-			return corrupt(err.Error())
-		}
-		if upTo >= 0 {
+		switch {
+		case err != nil:
+			return senseless(err)
+		case upTo >= 0:
 			return records, base + upTo, nil
 		}
 		return records, last, nil
 	}
 	wire := &wireReader{b: body}
-	for range count {
+	for left := count - 1; left >= 0; left-- {
 		rec, delta, timeDelta := readRecord(wire)
 		if wire.err != nil {
-			return corrupt(wire.err.Error())
+			return senseless(wire.err)
 		}
-		take(rec, delta, timeDelta)
+		taken := len(records)
+		if err := take(rec, delta, timeDelta); err != nil {
+			return senseless(err)
+		}
+		if len(records) == taken {
+			continue // of an earlier fetch
+		}
+		if *r.room -= memoryOf(&rec); *r.room <= 0 && left > 0 {
+			return records, base + delta, nil
+		}
 	}
 	return records, last, nil
 }

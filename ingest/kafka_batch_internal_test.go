@@ -73,13 +73,17 @@ func transactional(base, producer int64, v string) testBatch {
 }
 
 func TestBatchReader(t *testing.T) {
-	plain := testBatch{base: 10, lastDelta: 2, baseTime: 1000, maxTime: 2000, records: []testRecord{value(0, "a"), value(1, "b"), value(2, "c")}}
-	damaged := plain.bytes()
+	plain := func(base int64) testBatch {
+		return testBatch{base: base, lastDelta: 2, baseTime: 1000, maxTime: 2000, records: []testRecord{value(0, "a"), value(1, "b"), value(2, "c")}}
+	}
+	beyond := testBatch{base: 10, lastDelta: 1, records: []testRecord{value(0, "a"), value(7, "b")}}.bytes()
+	twice := testBatch{base: 10, lastDelta: 1, records: []testRecord{value(0, "a"), value(0, "b")}}.bytes()
+	back := testBatch{base: 10, lastDelta: 1, records: []testRecord{value(-2, "a"), value(1, "b")}}.bytes()
+	damaged := plain(10).bytes()
 	damaged[len(damaged)-1]++
-	old := plain.bytes()
+	old := plain(10).bytes()
 	old[batchMagic] = 1
 	short := testBatch{base: 13, lastDelta: 1, records: []testRecord{value(0, "d")}}
-	short.records = append(short.records, testRecord{})
 	lying := short.bytes()
 	binary.BigEndian.PutUint32(lying[batchRecordCount:], 1000)
 	binary.BigEndian.PutUint32(lying[batchCRC:], crc32.Checksum(lying[batchAttributes:], castagnoli))
@@ -93,18 +97,23 @@ func TestBatchReader(t *testing.T) {
 		corrupt bool
 	}{
 		{"nothing", batchReader{from: 10}, nil, nil, 10, false},
-		{"a whole batch", batchReader{from: 10}, [][]byte{plain.bytes()}, []string{"10 a", "11 b", "12 c"}, 13, false},
-		{"from its middle on", batchReader{from: 12}, [][]byte{plain.bytes()}, []string{"12 c"}, 13, false},
-		{"a batch that is wholly before", batchReader{from: 13}, [][]byte{plain.bytes()}, nil, 13, false},
-		{"a batch that is cut off is left", batchReader{from: 10}, [][]byte{plain.bytes(), plain.bytes()[:40]}, []string{"10 a", "11 b", "12 c"}, 13, false},
-		{"a header that is cut off is left", batchReader{from: 10}, [][]byte{plain.bytes()[:10]}, nil, 10, false},
+		{"a whole batch", batchReader{from: 10}, [][]byte{plain(10).bytes()}, []string{"10 a", "11 b", "12 c"}, 13, false},
+		{"from its middle on", batchReader{from: 12}, [][]byte{plain(10).bytes()}, []string{"12 c"}, 13, false},
+		{"a batch that is wholly before", batchReader{from: 13}, [][]byte{plain(10).bytes()}, nil, 13, false},
+		{"a batch that is cut off is left", batchReader{from: 10}, [][]byte{plain(10).bytes(), plain(10).bytes()[:40]}, []string{"10 a", "11 b", "12 c"}, 13, false},
+		{"a header that is cut off is left", batchReader{from: 10}, [][]byte{plain(10).bytes()[:10]}, nil, 10, false},
 		{"the last records were compacted away", batchReader{from: 10},
 			[][]byte{testBatch{base: 10, lastDelta: 9, records: []testRecord{value(0, "a"), value(3, "b")}}.bytes()}, []string{"10 a", "13 b"}, 20, false},
 		{"all records were compacted away", batchReader{from: 10}, [][]byte{testBatch{base: 10, lastDelta: 9}.bytes()}, nil, 20, false},
 		{"a damaged batch is an error, behind what is whole", batchReader{from: 10},
 			[][]byte{testBatch{base: 9, lastDelta: 1, records: []testRecord{value(1, "x")}}.bytes(), damaged}, []string{"10 x"}, 11, true},
 		{"the format of before 0.11 is an error", batchReader{from: 10}, [][]byte{old}, nil, 10, true},
-		{"fewer records than the header says are an error", batchReader{from: 10}, [][]byte{lying}, nil, 10, true},
+		{"fewer records than the header says: the batch is kept whole behind them", batchReader{from: 10}, [][]byte{lying, plain(15).bytes()},
+			[]string{"13 d", "14 " + string(lying), "15 a", "16 b", "17 c"}, 18, false},
+		{"a record beyond its batch: others have that offset", batchReader{from: 10}, [][]byte{beyond, plain(12).bytes()},
+			[]string{"10 a", "11 " + string(beyond), "12 a", "13 b", "14 c"}, 15, false},
+		{"two records of one offset", batchReader{from: 10}, [][]byte{twice}, []string{"10 a", "11 " + string(twice)}, 12, false},
+		{"a record before its batch", batchReader{from: 5}, [][]byte{back}, []string{"11 " + string(back)}, 12, false},
 		{"batches up to the floor are left out", batchReader{from: 0, floor: 4},
 			[][]byte{testBatch{epoch: 3, records: []testRecord{value(0, "3")}}.bytes(), testBatch{base: 1, epoch: 4, records: []testRecord{value(0, "4")}}.bytes(),
 				testBatch{base: 2, epoch: 5, records: []testRecord{value(0, "5")}}.bytes()}, []string{"2 5"}, 3, false},

@@ -16,8 +16,9 @@ import (
 // What a broker limits is a batch as it is compressed: a small one may hold more
 // than there is memory for.
 const (
-	// maxInflated is how much is made of the compressed batches of one fetch,
-	// passed by at most one record. The rest is fetched again.
+	// maxInflated is how much is made of the batches of one fetch, beside the keys and
+	// payloads of those that are not compressed, passed by at most one record. The rest
+	// is fetched again.
 	maxInflated = 16 << 20
 	// maxInflatedRecord is the largest record of a compressed batch that is read,
 	// where payloads may not be larger. One above it is refused without its key,
@@ -37,10 +38,13 @@ type inflation struct {
 
 // read hands the records to take, one after the other, each in memory of its own.
 // upTo is the offset that it stopped at for want of room, -1 if it came to the end.
-func (n *inflation) read(b []byte, take func(rec Record, offset, timestamp int64)) (upTo int64, err error) {
+func (n *inflation) read(b []byte, take func(rec Record, offset, timestamp int64) error) (upTo int64, err error) {
 	codec := n.compression.Codec()
 	if codec == nil {
 		return -1, fmt.Errorf("compression %d is not known", n.compression)
+	}
+	if err := checkCompressed(n.compression, b); err != nil {
+		return -1, err
 	}
 	inflater := codec.NewReader(bytes.NewReader(b))
 	defer func() {
@@ -54,11 +58,13 @@ func (n *inflation) read(b []byte, take func(rec Record, offset, timestamp int64
 		if err != nil {
 			return -1, fmt.Errorf("%v: %w", n.compression, err)
 		}
-		if offset < n.from {
+		if 0 <= offset && offset < n.from {
 			continue
 		}
-		take(rec, offset, timestamp)
-		*n.room -= memoryOf(&rec)
+		if err := take(rec, offset, timestamp); err != nil {
+			return -1, err
+		}
+		*n.room -= memoryOf(&rec) + len(rec.Key) + len(rec.Payload)
 		if *n.room <= 0 && left > 0 {
 			return offset, nil
 		}
@@ -84,7 +90,7 @@ func (n *inflation) record(in *bufio.Reader) (rec Record, offset, timestamp int6
 	if r.err != nil {
 		return rec, 0, 0, r.err
 	}
-	if tooLarge := size > n.maxRecord; tooLarge || offset < n.from {
+	if tooLarge := size > n.maxRecord; tooLarge || 0 <= offset && offset < n.from {
 		if tooLarge {
 			rec.Unreadable = &delaybridge.FieldError{
 				Code: CodePayloadTooLarge, Field: "record", Value: fmt.Sprintf("%d bytes", size),
@@ -105,9 +111,10 @@ func (n *inflation) record(in *bufio.Reader) (rec Record, offset, timestamp int6
 	return rec, offset, timestamp, whole.err
 }
 
-// memoryOf is about what a record takes up: many headers of no length do, too.
+// memoryOf is about what a record takes up beside its key and payload: many records
+// of no length do, and many headers.
 func memoryOf(rec *Record) int {
-	size := len(rec.Key) + len(rec.Payload) + len(rec.Headers)*int(unsafe.Sizeof(delaybridge.Header{}))
+	size := int(unsafe.Sizeof(Record{})) + len(rec.Headers)*int(unsafe.Sizeof(delaybridge.Header{}))
 	for i := range rec.Headers {
 		size += len(rec.Headers[i].Name) + len(rec.Headers[i].Value)
 	}
