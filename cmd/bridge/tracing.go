@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -39,6 +38,9 @@ const traceFlush = 3 * time.Second
 func startTracing(log *zap.Logger) (*tracing, error) {
 	endpoint, on, err := traceEndpoint()
 	if err != nil || !on {
+		return nil, err
+	}
+	if err := checkTraceEnvironment(); err != nil {
 		return nil, err
 	}
 	sampler, err := traceSampler()
@@ -102,9 +104,8 @@ func traceEndpoint() (endpoint string, on bool, err error) {
 	default:
 		return "", false, settingError{"OTEL_TRACES_EXPORTER", exporter, "takes otlp or none"}
 	}
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", false, settingError{name, maskURLs(endpoint), "takes a URL such as http://collector:4318"}
+	if !isTraceEndpoint(endpoint) {
+		return "", false, settingError{name, maskURLs(endpoint), traceEndpointForm}
 	}
 	return maskURLs(endpoint), true, nil
 }
