@@ -136,7 +136,7 @@ func (d *natsDoctor) jetStream(ctx context.Context) bool {
 	case l.MaxStore > 0 && int64(info.Store) > l.MaxStore/10*9:
 		d.warning("jetstream", fmt.Sprintf("%s of the account's %s storage are used: a full one refuses messages, which are tried again", byteSize(int64(info.Store)), byteSize(l.MaxStore)), "raise the account's limit, or shrink a stream: nats stream report")
 	default:
-		d.ok("jetstream", "enabled, %d streams, %s stored", info.Streams, byteSize(int64(info.Store)))
+		d.ok("jetstream", "enabled, %s, %s stored", plural(info.Streams, "stream"), byteSize(int64(info.Store)))
 	}
 	return true
 }
@@ -299,7 +299,7 @@ func (d *natsDoctor) sourceStream(info *jetstream.StreamInfo, subjects []string)
 	}
 	d.cluster(info)
 	if len(d.all()) == before {
-		d.ok(check, "%s holds %s: %d messages, %s retention, %d replicas", c.Name, strings.Join(subjects, ", "), info.State.Msgs, strings.ToLower(c.Retention.String()), max(c.Replicas, 1))
+		d.ok(check, "%s holds %s: %s, %s retention, %s", c.Name, strings.Join(subjects, ", "), plural(int(info.State.Msgs), "message"), strings.ToLower(c.Retention.String()), plural(max(c.Replicas, 1), "replica"))
 	}
 }
 

@@ -44,7 +44,7 @@ func (d *redisDoctor) lanes(ctx context.Context, q *luascripts.Queue) {
 		if reason == delaybridge.ReasonExpired || reason == delaybridge.ReasonCorrupt {
 			do = fmt.Sprintf("bridge dead list --reason %s, then bridge dead purge --reason %[1]s", reason)
 		}
-		r.warning("dead", fmt.Sprintf("%d dead letters, reason %s: %s", n, reason, meaningOf(reason)), do)
+		r.warning("dead", fmt.Sprintf("%s, reason %s: %s", plural(int(n), "dead letter"), reason, meaningOf(reason)), do)
 	}
 	if dead == 0 {
 		r.ok("dead", "no dead letters")

@@ -258,7 +258,7 @@ func TestDoctorLooksAtTheQueue(t *testing.T) {
 		}, []expected{{partQueue, "pending", levelWarning, "for kafka", "BRIDGE_KAFKA_BROKERS"}, {partQueue, "pending", levelOK, "1 are due in over an hour", ""}}},
 		{"dead letters are told by reason", func(t *testing.T, q *luascripts.Queue, s *Settings) {
 			stored(t, q, delaybridge.OpReject, "r", "nats://a", time.Now())
-		}, []expected{{partQueue, "dead", levelWarning, "1 dead letters, reason rejected", "bridge dead list --reason rejected"}}},
+		}, []expected{{partQueue, "dead", levelWarning, "1 dead letter, reason rejected", "bridge dead list --reason rejected"}}},
 		{"more than ingest may let in is told", func(t *testing.T, q *luascripts.Queue, s *Settings) {
 			s.MaxPending = 1
 			for _, id := range []string{"1", "2"} {
