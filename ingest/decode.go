@@ -19,6 +19,7 @@ const (
 	CodeDuplicateField = "duplicate_field"
 	CodeInvalidType    = "invalid_type"
 	codeTooManyHops    = "too_many_hops"
+	codeTooManyHeaders = "too_many_headers"
 	// CodePayloadTooLarge says that the payload is over the limit.
 	CodePayloadTooLarge = "payload_too_large"
 )
@@ -292,7 +293,7 @@ func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
 // checkHeaders refuses too many headers, or too long ones.
 func (d *Decoder) checkHeaders(headers []delaybridge.Header) error {
 	if len(headers) > d.cfg.MaxHeaders {
-		return &delaybridge.FieldError{Code: "too_many_headers", Field: "headers", Value: fmt.Sprint(len(headers)), Reason: fmt.Sprintf("at most %d are allowed (BRIDGE_MAX_HEADERS)", d.cfg.MaxHeaders)}
+		return &delaybridge.FieldError{Code: codeTooManyHeaders, Field: "headers", Value: fmt.Sprint(len(headers)), Reason: fmt.Sprintf("at most %d are allowed (BRIDGE_MAX_HEADERS)", d.cfg.MaxHeaders)}
 	}
 	bytes := 0
 	for i := range headers {

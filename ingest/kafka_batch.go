@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/segmentio/kafka-go/compress"
@@ -255,6 +256,10 @@ func readRecord(r *wireReader) (rec Record, offset, timestamp int64) {
 	return rec, offset, timestamp
 }
 
+// maxRecordHeaders is how many headers of a record are read: each takes twenty times
+// the two bytes that it has at least. One with more is refused without them.
+const maxRecordHeaders = 100_000
+
 // readRecordBody reads key, value and headers of a record behind its length.
 func readRecordBody(r *wireReader) (rec Record) {
 	nullable := func() []byte {
@@ -270,8 +275,15 @@ func readRecordBody(r *wireReader) (rec Record) {
 	rec.Key = nullable()
 	rec.Payload = nullable()
 	n := r.varint()
-	if n > int64(len(r.b))/2 {
+	switch {
+	case n > int64(len(r.b))/2:
 		r.err = errKafkaShort
+	case n > maxRecordHeaders:
+		rec.Unreadable = &delaybridge.FieldError{
+			Code: codeTooManyHeaders, Field: "headers", Value: strconv.FormatInt(n, 10),
+			Reason: fmt.Sprintf("more than %d are not read; they stay in the topic", maxRecordHeaders),
+		}
+		return rec
 	}
 	for ; n > 0 && r.err == nil; n-- {
 		name := nullable()

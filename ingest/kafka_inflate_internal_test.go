@@ -3,6 +3,7 @@ package ingest
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"runtime"
@@ -223,6 +224,46 @@ func TestBatchReaderCountsRecordsOfNothing(t *testing.T) {
 		}
 		if read != count || pieces < 2 {
 			t.Errorf("%s: %d records in %d pieces", what, read, pieces)
+		}
+	}
+}
+
+// A record of nothing but headers takes many times its size: it is refused without
+// them, and those behind it come.
+func TestBatchReaderPassesOverFloodsOfHeaders(t *testing.T) {
+	record := func(delta int64, headers int) []byte {
+		rec := binary.AppendVarint(binary.AppendVarint([]byte{0}, 0), delta)
+		rec = append(binary.AppendVarint(rec, 1), 'k')
+		rec = append(binary.AppendVarint(rec, 1), 'v')
+		rec = append(binary.AppendVarint(rec, int64(headers)), make([]byte, 2*headers)...)
+		return append(binary.AppendVarint(nil, int64(len(rec))), rec...)
+	}
+	body := slices.Concat(record(0, 5_000_000), record(1, 2))
+	for _, codec := range []compress.Compression{0, compress.Gzip} {
+		packed := body
+		if codec != 0 {
+			var b bytes.Buffer
+			w := codec.Codec().NewWriter(&b)
+			_, err1 := w.Write(body)
+			if err := errors.Join(err1, w.Close()); err != nil {
+				t.Fatal(err)
+			}
+			packed = b.Bytes()
+		}
+		raw := sealed(codec, 2, packed)
+		binary.BigEndian.PutUint32(raw[batchLastDelta:], 1)
+		binary.BigEndian.PutUint32(raw[batchCRC:], crc32.Checksum(raw[batchAttributes:], castagnoli))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r := batchReader{floor: -1}
+		records, err := r.read(raw)
+		runtime.ReadMemStats(&after)
+		if taken := after.TotalAlloc - before.TotalAlloc; taken > 100<<20 {
+			t.Errorf("%v: it took %d MiB", codec, taken>>20)
+		}
+		if err != nil || len(records) != 2 || records[0].Unreadable == nil || records[0].Unreadable.Code != codeTooManyHeaders ||
+			string(records[0].Key)+string(records[0].Payload) != "kv" || records[1].Unreadable != nil || len(records[1].Headers) != 2 {
+			t.Errorf("%v: %d records, %v", codec, len(records), err)
 		}
 	}
 }
