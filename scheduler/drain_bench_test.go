@@ -89,9 +89,11 @@ func benchDrain(b *testing.B, subjects int, nowhere bool) {
 		if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}}); err != nil {
 			b.Fatal(err)
 		}
-		if sink, err = sinks.NewNATS(nc, sinks.DefaultNATSConfig()); err != nil {
+		n, err := sinks.NewNATS(nc, sinks.DefaultNATSConfig())
+		if err != nil {
 			b.Fatal(err)
 		}
+		sink = sinks.Mux{delaybridge.SinkNATS: n} // as the program has it
 	}
 	done := make(chan struct{})
 	cfg := scheduler.DefaultConfig()

@@ -74,7 +74,7 @@ func measures(s sizes) []measure {
 	}
 	for _, rate := range s.rates {
 		who := []string{nameTwo, nameBare, nameNative}
-		if rate <= 1000 { // its queue is minutes long beyond that
+		if rate <= 1000 { // more than it delivers
 			who = append(who, nameAsynq, nameAsynq2)
 		}
 		all = append(all, measure{fmt.Sprintf("lateness at %d/s", rate), who, s.lateness(rate)})
@@ -191,8 +191,24 @@ func (s sizes) lateness(rate int) func(context.Context, *bench, string) (values,
 				return nil, err
 			}
 		}
-		return v, nil
+		return v, w.addStalls(ctx, v)
 	}
+}
+
+// addStalls adds what kept Redis busy for 3 ms and more at a time, by its own
+// account: the worst of each kind.
+func (w *world) addStalls(ctx context.Context, v values) error {
+	events, err := w.client.Do(ctx, "LATENCY", "LATEST").Slice()
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if fields, ok := e.([]any); ok && len(fields) >= 4 {
+			worst, _ := fields[3].(int64)
+			v[fmt.Sprintf("redis_stall_%v_ms", fields[0])] = float64(worst)
+		}
+	}
+	return nil
 }
 
 const requestStream = "BRIDGE_SCHEDULE"

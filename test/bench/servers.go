@@ -187,7 +187,7 @@ func newWorld(ctx context.Context, b *bench, options ...func(*jetstream.StreamCo
 	w.redisAddr = fmt.Sprintf("127.0.0.1:%d", port)
 	w.redisURL = "redis://" + w.redisAddr + "/0"
 	if w.redis, err = start("redis-server", os.Environ(), "redis-server", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--dir", redisDir,
-		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--daemonize", "no"); err != nil {
+		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--latency-monitor-threshold", "3", "--daemonize", "no"); err != nil {
 		return w, err
 	}
 	if _, err = w.redis.await("Ready to accept connections"); err != nil {
