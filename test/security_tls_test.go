@@ -171,8 +171,10 @@ func TestNATSByTLS(t *testing.T) {
 	opts.TLS, opts.TLSConfig = false, nil
 	w.nats.Start(t)
 	p.Await(t, "secure connection not available")
-	if r := Run(t, w.env.With(Env{"NATS_URL": "ws://127.0.0.1:1"}), "", "config"); r.Code != 2 || !strings.Contains(r.Stderr, "would not be encrypted") {
-		t.Errorf("ws:// with TLS settings: %+v", r)
+	for _, url := range []string{"ws://127.0.0.1:1", "nats://127.0.0.1:1, WS://127.0.0.1:1"} {
+		if r := Run(t, w.env.With(Env{"NATS_URL": url}), "", "config"); r.Code != 2 || !strings.Contains(r.Stderr, "would not be encrypted") {
+			t.Errorf("%s with TLS settings: %+v", url, r)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"delaybridge"
 	"delaybridge/luascripts"
 )
 
@@ -231,7 +232,7 @@ func (s *Settings) checkTLS() *settingError {
 	}
 	nats := s.natsTLS()
 	for u := range strings.SplitSeq(string(s.NATS.URL), ",") {
-		if nats.isSet() && strings.HasPrefix(strings.TrimSpace(u), "ws://") {
+		if nats.isSet() && delaybridge.HasPrefixFold(strings.TrimSpace(u), "ws://") {
 			return wrong("NATS_URL", s.NATS.URL, "takes nats://, tls:// or wss:// URLs where "+prefix+"_NATS_TLS_... is set: ws:// would not be encrypted")
 		}
 	}
