@@ -238,6 +238,29 @@ func TestReplayOfOneLetterTwiceAtOnce(t *testing.T) {
 	}
 }
 
+// TestReplayOfALetterThatIsPurgedMeanwhile goes out, and says so.
+func TestReplayOfALetterThatIsPurgedMeanwhile(t *testing.T) {
+	w := newAPIWorld(t, func(s *Settings) { s.AllowedTargets = list{"nats://later.>"} })
+	id := w.reject(t, 1, delaybridge.Header{Name: "Bridge-Target", Value: []byte("nats://orders.a")},
+		delaybridge.Header{Name: "Bridge-Delay", Value: []byte("1h")}, delaybridge.Header{Name: "Bridge-Id", Value: []byte("order-7")})
+	letter, err := w.queue.DeadLetter(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.settings.AllowedTargets = nil // it is valid now
+	decoder, err := w.settings.newDecoder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.queue.Purge(t.Context(), []luascripts.Letter{letter})[0]; err != nil {
+		t.Fatal(err)
+	}
+	err = replayLetter(t.Context(), w.queue, decoder, letter, false)
+	if a := w.ask(t, "GET", "/v1/messages/order-7", ""); err != nil || a.json(t)["state"] != "pending" {
+		t.Errorf("%v, and then %+v", err, a)
+	}
+}
+
 // TestCommandsBelieveNoOtherServer: whatever answers at the URL with JSON must not
 // have a command say that something was done, nor ask for ever.
 func TestCommandsBelieveNoOtherServer(t *testing.T) {

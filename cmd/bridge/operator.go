@@ -40,7 +40,8 @@ func apiURL(cmd *cobra.Command) string {
 
 // openOperator returns what a command asks. Call done afterwards.
 func openOperator(cmd *cobra.Command, s *Settings) (o operator, done func(), err error) {
-	if base := apiURL(cmd); base != "" {
+	// An empty URL is a variable that is not set: Redis was not meant.
+	if base := apiURL(cmd); base != "" || cmd.Flags().Changed(apiFlag) {
 		c, err := newAPIClient(base, string(s.API.Token))
 		if err != nil {
 			return nil, nil, err

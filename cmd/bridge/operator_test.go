@@ -113,6 +113,8 @@ func TestCommandsSayWhatIsWrongWithTheAPI(t *testing.T) {
 		{"another token", wrongToken, []string{"--api", w.url, "stats"}, 1, "BRIDGE_API_TOKEN"},
 		{"no token", noToken, []string{"--api", w.url, "get", "x"}, 1, "BRIDGE_API_TOKEN"},
 		{"nobody there", w, []string{"--api", "http://127.0.0.1:1", "stats"}, 1, "api at http://127.0.0.1:1: "},
+		{"an empty URL, which must not mean Redis", w, []string{"--api", "", "dead", "purge", "--all", "--yes"}, 2, "--api: takes the URL of an API"},
+		{"an empty URL behind the command", w, []string{"stats", "--api="}, 2, "--api: takes the URL of an API"},
 		{"no URL", w, []string{"--api", "127.0.0.1:8080", "stats"}, 2, "--api: takes the URL of an API"},
 		{"another scheme", w, []string{"--api", "redis://127.0.0.1:8080", "stats"}, 2, "--api: takes the URL of an API"},
 		{"a token in the URL", w, []string{"--api", "http://user:pass@127.0.0.1:8080", "stats"}, 2, "BRIDGE_API_TOKEN"},

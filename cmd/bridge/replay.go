@@ -75,12 +75,13 @@ func replayLetter(ctx context.Context, q *luascripts.Queue, d *ingest.Decoder, l
 			return fmt.Errorf("%s: %w", r.Message.ID, luascripts.ErrPending)
 		}
 	}
-	if result := q.Store(ctx, []delaybridge.Request{r})[0]; result.Err != nil {
+	result := q.Store(ctx, []delaybridge.Request{r})[0]
+	if result.Err != nil {
 		return result.Err
 	}
 	err = q.Purge(ctx, []luascripts.Letter{letter})[0]
-	if err != nil && !errors.Is(err, luascripts.ErrUnknown) {
-		return &problem{status: http.StatusServiceUnavailable, text: "it was replayed, and its letter could not be dropped: " + err.Error(), err: err}
+	if errors.Is(err, luascripts.ErrUnknown) && result.Outcome != delaybridge.Duplicate {
+		return nil // somebody has purged it meanwhile, and it goes out all the same
 	}
 	return err
 }
