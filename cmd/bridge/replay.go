@@ -80,8 +80,11 @@ func replayLetter(ctx context.Context, q *luascripts.Queue, d *ingest.Decoder, l
 		return result.Err
 	}
 	err = q.Purge(ctx, []luascripts.Letter{letter})[0]
-	if errors.Is(err, luascripts.ErrUnknown) && result.Outcome != delaybridge.Duplicate {
+	switch {
+	case errors.Is(err, luascripts.ErrUnknown) && result.Outcome != delaybridge.Duplicate:
 		return nil // somebody has purged it meanwhile, and it goes out all the same
+	case err != nil && !errors.Is(err, luascripts.ErrUnknown):
+		return &problem{status: http.StatusServiceUnavailable, text: "it was replayed, and its letter could not be dropped: " + err.Error(), err: err}
 	}
 	return err
 }
