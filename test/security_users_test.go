@@ -108,6 +108,70 @@ func TestRedisUserWithLeastPermissions(t *testing.T) {
 	}
 }
 
+// TestRedisUserOfACluster is the same for a cluster, with what the documentation adds
+// for it, for waiting for replicas, and for being told of snapshots.
+func TestRedisUserOfACluster(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, more, _ := strings.Cut(string(doc), "is `BRIDGE_NAMESPACE`. Add\n")
+	more, _, _ = strings.Cut(more, "`bridge doctor`")
+	added := regexp.MustCompile(`\+[a-z|]+`).FindAllString(more, -1)
+	if len(added) != 6 {
+		t.Fatalf("the documentation adds %q", added)
+	}
+	rules := strings.Fields(strings.ReplaceAll(fromSecurityDoc(t, "redis acl"), "\\\n", " "))
+	var args []any
+	for _, r := range append(rules, added...) {
+		args = append(args, strings.Replace(strings.Trim(r, `'`), ">PASSWORD", ">secret", 1))
+	}
+	c := servers.NewRedisCluster(t)
+	for _, node := range append(c.Masters, c.Replicas...) {
+		if err := node.Client(t).Do(t.Context(), args...).Err(); err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+	}
+	n := servers.NewNATS(t)
+	js := n.JetStream(t)
+	stream(t, js, "ORDERS", "orders.>")
+	table := NewTimetable(t, n.Connect(t), "orders.>")
+	env := Env{
+		"REDIS_URL": strings.Replace(c.URL, "redis://", "redis://bridge:secret@", 1), "REDIS_MODE": "cluster",
+		"REDIS_WAIT_REPLICAS": "1", "SHARDS": "24", "NATS_URL": n.URL, "MAX_ATTEMPTS": "2", "RETRY_BASE": "10ms",
+	}
+	p := Serve(t, env)
+	p.Await(t, `"slots_ok":"16384"`)
+	const count = 50
+	for i := range count {
+		publish(t, js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: 0s", fmt.Sprint("Bridge-Id: m", i))
+		publish(t, js, "bridge.schedule", "x", "Bridge-Target: no target")
+	}
+	publish(t, js, "bridge.schedule", "x", "Bridge-Target: nats://nobody.a", "Bridge-Delay: 0s", "Bridge-Id: failing")
+	if !servers.Eventually(func() bool { return len(table.Arrivals()) >= count }) {
+		t.Errorf("%d arrived:\n%s", len(table.Arrivals()), p.Output())
+	}
+	if !servers.Eventually(func() bool { return Run(t, env, "", "dead", "show", "failing").Code == 0 }) {
+		t.Error("no dead letter")
+	}
+	for _, args := range [][]string{
+		{"schedule", "--target", "nats://orders.b", "--delay", "1h", "--id", "far"}, {"get", "far"}, {"list"}, {"stats"}, {"cancel", "far"},
+		{"dead", "list"}, {"dead", "replay", "failing"}, {"dead", "purge", "--reason", "rejected", "--yes"},
+	} {
+		if r := Run(t, env, "", args...); r.Code != 0 || strings.Contains(r.Stderr, "NOPERM") {
+			t.Errorf("bridge %q: %+v", args, r)
+		}
+	}
+	if r := Run(t, env, "", "doctor"); strings.Contains(r.Stdout+r.Stderr, "may not") || strings.Contains(r.Stdout+r.Stderr, "NOPERM") {
+		t.Errorf("doctor: %+v", r)
+	}
+	p.Signal(15)
+	if code := p.Exit(t); code != 0 || strings.Contains(p.Output(), "NOPERM") || strings.Contains(p.Output(), "no permissions") {
+		t.Errorf("code %d:\n%s", code, p.Output())
+	}
+}
+
 var quotedSubject = regexp.MustCompile(`"([^"]+)"`)
 
 // TestNATSUserWithLeastPermissions is the same for a user of NATS.
