@@ -125,7 +125,7 @@ func (b *benchRun) prepare(ctx context.Context) error {
 		facts = redisFacts{} // hosted servers may not tell
 	}
 	b.report = newBenchReport(b, facts)
-	made := []string{fmt.Sprintf("keys {%s:*} and %s:meta in Redis", b.name, b.name)}
+	made := []string{"keys " + b.keys() + " in Redis"}
 	for _, lane := range b.lanes {
 		broker, err := b.newBroker(ctx, lane)
 		if err != nil {
@@ -138,9 +138,17 @@ func (b *benchRun) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	fmt.Fprintf(b.stderr, "bridge: made for this: %s; all of it is removed at the end\n", strings.Join(made, ", "))
+	fmt.Fprintf(b.stderr, "bridge: made for this: %s; all of it is removed at the end, though not after kill -9\n", strings.Join(made, ", "))
 	return nil
 }
+
+// keys are the patterns of all keys that a measurement may leave when it is killed.
+func (b *benchRun) keys() string {
+	return fmt.Sprintf("{%s:*}, %[1]s:meta, {%[1]s%[2]s:*} and %[1]s%[2]s:meta", b.name, benchFirst)
+}
+
+// benchFirst ends the namespace of the messages by which the rate is learnt.
+const benchFirst = ".first"
 
 func (b *benchRun) newBroker(ctx context.Context, lane string) (benchBroker, error) {
 	if lane == delaybridge.SinkKafka {
@@ -163,7 +171,7 @@ func (b *benchRun) remove() error {
 	}
 	if b.made {
 		if err := b.queue.Destroy(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("%w: remove the keys {%s:*} and %s:meta by hand", err, b.name, b.name))
+			errs = append(errs, fmt.Errorf("%w: remove the keys %s by hand", err, b.keys()))
 		}
 	}
 	if b.client != nil {
@@ -237,7 +245,7 @@ func (b *benchRun) measureQueue(ctx context.Context) error {
 // calibrate stores a few messages in a queue of its own to learn the rate.
 func (b *benchRun) calibrate(ctx context.Context) (perSecond float64, err error) {
 	own := *b.settings
-	own.Namespace += ".first"
+	own.Namespace += benchFirst
 	q, err := luascripts.Open(ctx, b.client, own.queueConfig())
 	if err != nil {
 		return 0, openError(&own, err)
