@@ -213,6 +213,9 @@ func (d *Decoder) Decode(rec Record) delaybridge.Request {
 // Parse turns a record into a request, or says with a *FieldError why it is
 // refused. The request shares the record's bytes.
 func (d *Decoder) Parse(rec Record) (delaybridge.Request, error) {
+	if rec.Unreadable != nil {
+		return delaybridge.Request{}, rec.Unreadable
+	}
 	if err := d.checkHeaders(rec.Headers); err != nil {
 		return delaybridge.Request{}, err
 	}

@@ -77,6 +77,31 @@ func TestParseSaysWhy(t *testing.T) {
 	}
 }
 
+// What was not read as a whole does not go out by a replay: its route would make up
+// what it asked for. A header of that name does not make a record one of those.
+func TestRejectedRecordThatWasNotRead(t *testing.T) {
+	d := newDecoder(t, func(c *ingest.DecoderConfig) {
+		c.Routes, _ = ingest.ParseRoutes("kafka://orders-in-5m -> kafka://orders delay=5m")
+	})
+	rec := ingest.Record{
+		Position: delaybridge.Position{Source: "kafka:orders-in-5m:2", Offset: 9},
+		Origin:   delaybridge.Target{Sink: "kafka", Name: "orders-in-5m"}, Time: goldenTime, Payload: []byte("half"),
+		Headers: []delaybridge.Header{{Name: "Bridge-Rejected-Unread-From", Value: []byte("x://y")}},
+	}
+	if req := d.Decode(rec); req.Op != delaybridge.OpSchedule {
+		t.Errorf("a header of that name: %+v", req)
+	}
+	rec.Unreadable = &delaybridge.FieldError{Code: "invalid_batch", Field: "record batch"}
+	req := d.Decode(rec)
+	back, err := ingest.RejectedRecord(req.Message)
+	if req.Op != delaybridge.OpReject || err != nil || string(back.Payload) != "half" || len(back.Headers) != 1 {
+		t.Fatalf("rejected %+v, it came back %+v, %v", req, back, err)
+	}
+	if _, err := d.Parse(back); err == nil || !strings.Contains(err.Error(), "not read as a whole") {
+		t.Errorf("replayed: %v", err)
+	}
+}
+
 // A rejected record comes back from its dead letter as it was taken in.
 func TestRejectedRecord(t *testing.T) {
 	d := newDecoder(t, nil)

@@ -145,11 +145,7 @@ func (h *Handler) handle(ctx context.Context, source string, records []Record) [
 	requests := make([]delaybridge.Request, len(records))
 	for i, r := range records {
 		left[i] = i
-		if r.Unreadable != nil {
-			requests[i] = h.cfg.Decoder.Reject(r, r.Unreadable)
-		} else {
-			requests[i] = h.cfg.Decoder.Decode(r)
-		}
+		requests[i] = h.cfg.Decoder.Decode(r)
 	}
 	var trace Trace
 	if h.cfg.Trace != nil {

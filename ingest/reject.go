@@ -15,6 +15,10 @@ import (
 // record was published to, which its routes go by.
 const headerRejectedFrom = delaybridge.HeaderRejectedPrefix + "From"
 
+// headerUnreadFrom stands in its place where the record was not read as a whole: what
+// it asked for is not known, and must not be guessed from its route.
+const headerUnreadFrom = delaybridge.HeaderRejectedPrefix + "Unread-From"
+
 // Reject returns the request that keeps a refused record, under the id
 // "rejected:<position>", whole payload and key included.
 //
@@ -43,7 +47,11 @@ func (d *Decoder) Reject(rec Record, err error) delaybridge.Request {
 	hops, passesOn := hopsOf(rec.Headers)
 	if d.cfg.RejectTarget == (delaybridge.Target{}) || !passesOn {
 		m.Due = m.Scheduled
-		m.Headers = append([]delaybridge.Header{{Name: headerRejectedFrom, Value: []byte(rec.Origin.String())}}, rec.Headers...)
+		from := headerRejectedFrom
+		if rec.Unreadable != nil {
+			from = headerUnreadFrom
+		}
+		m.Headers = append([]delaybridge.Header{{Name: from, Value: []byte(rec.Origin.String())}}, rec.Headers...)
 		return delaybridge.Request{Op: delaybridge.OpReject, Message: m, Error: text, FromAPI: rec.FromAPI}
 	}
 	m.Target = d.cfg.RejectTarget
@@ -104,9 +112,18 @@ var ErrNotRejected = errors.New("not a rejected record")
 
 // RejectedRecord gives back the record of a dead letter that Reject made, to be
 // decoded anew: it goes out under its own id then, and its delay still counts
-// from its own timestamp. It fails with ErrNotRejected for any other message.
+// from its own timestamp. One that was not read as a whole is refused again. It fails
+// with ErrNotRejected for any other message.
 func RejectedRecord(m delaybridge.Message) (Record, error) {
-	if len(m.Headers) == 0 || m.Headers[0].Name != headerRejectedFrom {
+	var unread *delaybridge.FieldError
+	switch {
+	case len(m.Headers) > 0 && m.Headers[0].Name == headerRejectedFrom:
+	case len(m.Headers) > 0 && m.Headers[0].Name == headerUnreadFrom:
+		unread = &delaybridge.FieldError{
+			Code: "unread_record", Field: "record",
+			Reason: "was not read as a whole, so that nobody knows what it asks for: mend it by hand and send it anew",
+		}
+	default:
 		return Record{}, ErrNotRejected
 	}
 	// Not ParseTarget: what was published to is no target, and may be any bytes.
@@ -118,6 +135,8 @@ func RejectedRecord(m delaybridge.Message) (Record, error) {
 		Key:      m.Key,
 		Headers:  m.Headers[1:len(m.Headers):len(m.Headers)],
 		Payload:  m.Payload,
+
+		Unreadable: unread,
 	}, nil
 }
 
