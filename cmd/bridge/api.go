@@ -26,8 +26,8 @@ const (
 	// a body have places of their own, since a slow sender keeps its place; lists and
 	// whole messages have few, since each holds megabytes.
 	apiAtOnce      = 64
-	apiBodyAtOnce  = 64
-	apiLargeAtOnce = 8
+	apiBodyAtOnce  = 32
+	apiLargeAtOnce = 16
 	// apiAskTimeout is for what is asked of Redis.
 	apiAskTimeout = 10 * time.Second
 )
