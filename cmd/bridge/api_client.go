@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -158,6 +159,9 @@ func (c *apiClient) problem(res *http.Response, content []byte) error {
 // Schedule sends a record as an envelope. What JSON cannot hold goes into the
 // headers that say the same on a broker.
 func (c *apiClient) Schedule(ctx context.Context, record ingest.Record) (acceptedView, error) {
+	if isEnvelope(record.Headers) {
+		return c.scheduleEnvelope(ctx, record)
+	}
 	envelope := map[string]any{"payload_base64": base64.StdEncoding.EncodeToString(record.Payload)}
 	header := http.Header{}
 	if utf8.Valid(record.Key) {
@@ -198,6 +202,38 @@ next:
 	}
 	var v acceptedView
 	err = c.ask(ctx, http.MethodPost, pathOf("messages"), nil, header, body, &v, func() bool { return v.ID != "" && v.Outcome != "" })
+	return v, err
+}
+
+// isEnvelope reports whether headers say that the payload is an envelope.
+func isEnvelope(headers []delaybridge.Header) bool {
+	return slices.ContainsFunc(headers, func(h delaybridge.Header) bool {
+		return strings.EqualFold(h.Name, "Content-Type") && ingest.IsEnvelopeType(string(h.Value))
+	})
+}
+
+// scheduleEnvelope sends a payload that is an envelope, and what is beside it in
+// headers.
+func (c *apiClient) scheduleEnvelope(ctx context.Context, record ingest.Record) (acceptedView, error) {
+	header := http.Header{"Content-Type": {ingest.EnvelopeType}}
+	if record.Key != nil {
+		header.Set("Bridge-Key-Base64", base64.StdEncoding.EncodeToString(record.Key))
+	}
+	var passed []delaybridge.Header
+	for _, h := range record.Headers {
+		switch {
+		case strings.EqualFold(h.Name, "Content-Type"):
+		case delaybridge.HasPrefixFold(strings.TrimSpace(h.Name), "Bridge-"):
+			header.Add(h.Name, string(h.Value))
+		default:
+			passed = append(passed, h)
+		}
+	}
+	if len(passed) > 0 {
+		header.Add("Bridge-Raw-Headers", rawHeaders(passed))
+	}
+	var v acceptedView
+	err := c.ask(ctx, http.MethodPost, pathOf("messages"), nil, header, record.Payload, &v, func() bool { return v.ID != "" && v.Outcome != "" })
 	return v, err
 }
 

@@ -36,6 +36,8 @@ func TestCommandsSayTheSameByTheAPI(t *testing.T) {
 		run("schedule", "--target", "kafka://orders", "--delay", "3h", "--id", "k", "--key", "key", "--expires-after", "1m", "-H", "a=1", "-H", "b=2", "-H", "a=3", "-o", "json"),
 		run("schedule", "--target", "kafka://orders", "--delay", "3h", "--id", "bytes", "--key", "\xff\x00", "-H", "a=\xfe", "\xff\xfe"),
 		run("schedule", "--target", "kafka://orders", "--delay", "3h", "--id", "tombstone", "-H", "Bridge-Tombstone=true"),
+		run("schedule", "-H", "Content-Type=application/vnd.delaybridge+json", "-H", "a=1", "--key", "k", `{"id":"envelope","target":"kafka://orders","delay":"3h","payload":{"n": 1}}`),
+		run("schedule", "-H", "content-type=application/vnd.delaybridge+json", `{"dealy":"3h"}`),
 		run("schedule", "--target", "nats-core://x", "--delay", "4h", "no id"),
 		run("schedule", "--delay", "1h"), run("schedule", "--target", "nats://a"), run("schedule", "--target", "nats://a", "--delay", "5"),
 		run("schedule", "--target", "nats://a", "--delay", "1s", "--at", tomorrow), run("schedule", "--target", "nats://a", "--at", "1893456000"),
@@ -78,7 +80,7 @@ func TestCommandsSayTheSameByTheAPI(t *testing.T) {
 		}
 	}
 	// What was stored is the same, too, to the byte.
-	for _, id := range []string{"far", "bytes", "tombstone"} {
+	for _, id := range []string{"far", "bytes", "tombstone", "envelope"} {
 		var views [2]map[string]any
 		for i, w := range worlds {
 			a := w.ask(t, "GET", pathOf("messages", id)+"?payload=true", "")
