@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -36,18 +37,39 @@ func NewNATS(t testing.TB, options ...func(*server.Options)) *NATS {
 }
 
 // Start starts the server again after Stop, on the same port with the same streams.
+// Somebody else may have had the port meanwhile: then it is tried again.
 func (n *NATS) Start(t testing.TB) {
 	t.Helper()
-	s, err := server.NewServer(n.opts)
-	if err != nil {
-		t.Fatalf("nats-server: %v", err)
+	var log complaints
+	for range 3 {
+		s, err := server.NewServer(n.opts)
+		if err != nil {
+			t.Fatalf("nats-server: %v", err)
+		}
+		s.SetLoggerV2(&log, false, false, false)
+		s.Start()
+		if s.ReadyForConnections(patience / 2) {
+			n.Server, n.URL = s, s.ClientURL()
+			return
+		}
+		s.Shutdown()
+		s.WaitForShutdown()
 	}
-	s.Start()
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("nats-server was not ready in time")
-	}
-	n.Server, n.URL = s, s.ClientURL()
+	t.Fatalf("nats-server was not ready in time; it said:\n%s", log.String())
 }
+
+// complaints keeps what a nats-server says that is no notice: it fails to start
+// without any other word.
+type complaints struct{ lockedBuffer }
+
+func (c *complaints) add(format string, v []any) { fmt.Fprintf(c, format+"\n", v...) }
+
+func (c *complaints) Noticef(string, ...any)         {}
+func (c *complaints) Warnf(format string, v ...any)  { c.add(format, v) }
+func (c *complaints) Fatalf(format string, v ...any) { c.add(format, v) }
+func (c *complaints) Errorf(format string, v ...any) { c.add(format, v) }
+func (c *complaints) Debugf(string, ...any)          {}
+func (c *complaints) Tracef(string, ...any)          {}
 
 // Stop shuts the server down; connections to it break.
 func (n *NATS) Stop() {
