@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -691,4 +692,50 @@ func TestRepliesLost(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// A batch that replaces large messages does not hold all of them in Redis's memory at
+// once: that of scripts counts for no limit of Redis's own.
+func TestReplacingLargeMessagesTakesLittleOfRedis(t *testing.T) {
+	const count, size = 128, 1 << 20
+	client := servers.NewRedis(t).Client(t)
+	q, err := Open(t.Context(), client, testConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(from int, payload []byte, each int) {
+		t.Helper()
+		var requests []delaybridge.Request
+		for i := range count {
+			r := schedule(fmt.Sprint("id", i), "hi", fmt.Sprintf("nats:S %d", from+i))
+			r.Message.Payload = payload
+			requests = append(requests, r)
+		}
+		for batch := range slices.Chunk(requests, each) {
+			for _, result := range q.Store(t.Context(), batch) {
+				if result.Err != nil {
+					t.Fatal(result.Err)
+				}
+			}
+		}
+	}
+	send(1, make([]byte, size), 1)
+	if err := client.ScriptFlush(t.Context()).Err(); err != nil { // what scripts took goes with them
+		t.Fatal(err)
+	}
+	send(1000, []byte("small"), count)
+	info, err := client.Info(t.Context(), "memory").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(info, "used_memory_vm_eval:")
+	text, _, _ = strings.Cut(text, "\r\n")
+	taken, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("scripts hold %d MiB", taken>>20)
+	if taken > count*size/2 {
+		t.Errorf("scripts hold %d MiB, of the %d MiB that were replaced", taken>>20, count*size>>20)
+	}
 }

@@ -22,9 +22,10 @@ local heads, wake, out = {}, {}, {}
 local ids, tombs, known = {}, nil, {}
 for i = 6, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
 
--- What the batch finds, and for an id that it has twice what the one before has left.
-local records = {}
-each_value(KEYS[7], ids, function(n, record) records[ids[n]] = record end)
+-- The marks of the records that the batch finds, and for an id that it has twice of the one
+-- that it has left. Not the records: all of them at once may be more than Redis has room for.
+local there = {}
+each_value(KEYS[7], ids, function(n, record) there[ids[n]] = record and (marks_of(record) or '') end)
 
 -- What is new is written at the end, all of a lane in one go, unless its id comes again.
 local fresh, sets, last = {}, {}, {}
@@ -34,26 +35,25 @@ for n, id in ipairs(ids) do
   local i = 6 * n
   local lane, due = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local source, offset = ARGV[i + 3], ARGV[i + 4]
-  local record = records[id]
-  local marks
-  if record then
-    marks = marks_of(record) or ''
-  else
+  local pending = there[id]
+  local marks = pending
+  if not marks then
     tombs = tombs or done.get_all(ids)
     marks = string.sub(tombs[id] or '', 3)
   end
   if seen(id, marks, source, offset) then
-    if not record then known[#known + 1] = id end
+    if not pending then known[#known + 1] = id end
     out[#out + 1] = 2
   else
     if not heads[lane] then
       heads[lane] = tonumber(call('ZRANGE', KEYS[lane], 0, 0, 'WITHSCORES')[2] or math.huge)
     end
-    local text = '1 ' .. add_mark(id, marks, source, offset) .. '\n' .. ARGV[i + 5]
-    if record or last[id] ~= n then
+    marks = add_mark(id, marks, source, offset)
+    local text = '1 ' .. marks .. '\n' .. ARGV[i + 5]
+    if pending or last[id] ~= n then
       -- The first write needs memory, so that a full Redis refuses the batch as a whole.
       call('HSET', KEYS[7], id, text)
-      if record then
+      if pending then
         for l = 1, 3 do
           call('ZREM', KEYS[l], id)
           call('ZREM', KEYS[l + 3], id)
@@ -61,7 +61,7 @@ for n, id in ipairs(ids) do
         call('HDEL', KEYS[8], id)
       end
       call('ZADD', KEYS[lane], ARGV[i + 2], id)
-      records[id] = text
+      there[id] = marks
     else
       sets[lane] = sets[lane] or {}
       local f, s = #fresh, sets[lane]
@@ -72,7 +72,7 @@ for n, id in ipairs(ids) do
     if due < heads[lane] then
       heads[lane], wake[lane] = due, true
     end
-    out[#out + 1] = record and 1 or 0
+    out[#out + 1] = pending and 1 or 0
   end
 end
 if #fresh > 0 then call('HSET', KEYS[7], unpack(fresh)) end
