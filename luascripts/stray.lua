@@ -11,22 +11,40 @@
 -- Cost     O(count * log N), N items waiting
 
 local sets = {KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]}
-local scan = call('HSCAN', KEYS[7], ARGV[1], 'COUNT', ARGV[2])
-local out, ids = {scan[1]}, {}
-for i = 1, #scan[2], 2 do ids[#ids + 1] = scan[2][i] end
--- A small hash is scanned in one go, whatever the count.
-for first = 1, #ids, 500 do
-  local last = math.min(first + 499, #ids)
-  local stands = {}
-  for _, set in ipairs(sets) do
-    local scores = call('ZMSCORE', set, unpack(ids, first, last))
-    for i = first, last do stands[i] = stands[i] or scores[i - first + 1] end
-  end
-  for i = first, last do
-    if not stands[i] then
-      out[#out + 1] = ids[i]
-      out[#out + 1] = scan[2][2 * i]
+local cursor, most = ARGV[1], tonumber(ARGV[2])
+local strays = {}
+
+-- Adds those of a scan that stand in no set. A small hash is scanned in one go, whatever the
+-- count.
+local function sift(found)
+  local ids = {}
+  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+  for first = 1, #ids, 500 do
+    local last = math.min(first + 499, #ids)
+    local stands = {}
+    for _, set in ipairs(sets) do
+      local scores = call('ZMSCORE', set, unpack(ids, first, last))
+      for i = first, last do stands[i] = stands[i] or scores[i - first + 1] end
+    end
+    for i = first, last do
+      if not stands[i] then
+        strays[#strays + 1] = ids[i]
+        strays[#strays + 1] = found[2 * i]
+      end
     end
   end
 end
-return out
+
+-- A scan brings the records too, and there is no asking for less: a few first, and many only
+-- where those were small, since all of them are in memory.
+local count, looked, bytes = 4, 0, 0
+repeat
+  local scan = call('HSCAN', KEYS[7], cursor, 'COUNT', count)
+  local before = bytes
+  for i = 2, #scan[2], 2 do bytes = bytes + #scan[2][i] end
+  sift(scan[2])
+  cursor, looked = scan[1], looked + #scan[2] / 2
+  count = bytes - before > 65536 and 4 or most
+until cursor == '0' or looked >= most or bytes > 1048576
+table.insert(strays, 1, cursor)
+return strays
