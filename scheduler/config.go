@@ -57,7 +57,7 @@ type Config struct {
 	// Batch is the most messages claimed from a shard, and published, in one go.
 	// Defaults to 200.
 	Batch int
-	// MaxInflight is the most messages that a lane holds at a time. Defaults to 2000.
+	// MaxInflight is the most messages that a lane holds at a time. Defaults to 8000.
 	MaxInflight int
 	// MaxInflightBytes is how much a lane may hold before it claims no more, so
 	// that large messages for a broker that hangs do not fill the memory; one more
@@ -94,7 +94,7 @@ type Config struct {
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
-		Batch: 200, MaxInflight: 2000, MaxInflightBytes: 128 << 20, Lease: time.Minute,
+		Batch: 200, MaxInflight: 8000, MaxInflightBytes: 128 << 20, Lease: time.Minute,
 		RetryBase: time.Second, RetryMax: 5 * time.Minute, MaxAttempts: 12,
 		PollMax: time.Second, ShutdownTimeout: 30 * time.Second, Log: zap.NewNop(),
 	}

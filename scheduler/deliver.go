@@ -221,11 +221,15 @@ func (l *lane) settleAll(ctx context.Context) {
 	}
 }
 
-// gather adds what is ready to be settled, up to a batch beside what is tried
+// settleMost is the most that is gathered to be settled at a time, for the reason of
+// claimMost: nearly all of it goes in one round trip.
+const settleMost = 400
+
+// gather adds what is ready to be settled, up to settleMost beside what is tried
 // again, which may be of a shard that does not answer while others do. The channel
 // it returns is nil once the other side has closed it.
 func gather(pending []outcome, in chan []outcome) ([]outcome, chan []outcome) {
-	most := len(pending) + 1000
+	most := len(pending) + settleMost
 	for in != nil && len(pending) < most {
 		select {
 		case more, ok := <-in:

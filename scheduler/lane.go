@@ -170,6 +170,10 @@ func (l *lane) peekIfTime(ctx context.Context) {
 	}
 }
 
+// claimMost is the most messages in one round trip of claims. Redis serves no other
+// client before it has run all of a pipeline, so it bounds how long others wait.
+const claimMost = 400
+
 func (l *lane) claimAt(shard int, at time.Time) {
 	if l.next[shard].IsZero() || at.Before(l.next[shard]) {
 		l.next[shard] = at
@@ -197,7 +201,7 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 	}
 	// Another shard first each time, and in each process.
 	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
-	each, n := share(room, len(ready), l.cfg.Batch)
+	each, n := share(min(room, claimMost), len(ready), l.cfg.Batch)
 	if n == 0 {
 		return nil
 	}

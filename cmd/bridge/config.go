@@ -132,7 +132,7 @@ func defaultSettings() *Settings {
 
 		MaxDelay: days(7), MaxPayload: 1 << 20, MaxHeaders: 256, MaxHeaderBytes: 64 << 10, DedupWindow: duration(10 * time.Minute), DeadRetention: days(30),
 
-		Lease: duration(time.Minute), Batch: 200, MaxInflight: 2000, PublishTimeout: duration(10 * time.Second),
+		Lease: duration(time.Minute), Batch: 200, MaxInflight: 8000, PublishTimeout: duration(10 * time.Second),
 		RetryBase: duration(time.Second), RetryMax: duration(5 * time.Minute), MaxAttempts: 12, MaxLostLeases: 20,
 		PollMax: duration(time.Second), ClockTolerance: duration(5 * time.Second),
 
