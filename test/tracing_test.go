@@ -318,12 +318,15 @@ func TestCollectorThatIsAway(t *testing.T) {
 			w := newWorld(t)
 			p := w.serve(t, Env{"OTEL_EXPORTER_OTLP_ENDPOINT": row.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_EXPORTER_OTLP_TIMEOUT": "100",
 				"OTEL_BSP_EXPORT_TIMEOUT": "300", "OTEL_BSP_MAX_QUEUE_SIZE": "16"})
-			for range 3 {
+			for round := range 3 {
 				for range 40 {
 					publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: 0s")
 				}
-				w.awaitEmpty(t)
+				if !servers.Eventually(func() bool { return len(w.table.Arrivals()) >= 40*(round+1) }) {
+					t.Fatalf("%d of %d arrived", len(w.table.Arrivals()), 40*(round+1))
+				}
 			}
+			w.awaitEmpty(t)
 			p.Await(t, "spans cannot be sent")
 			p.Signal(syscall.SIGTERM)
 			if code := p.Exit(t); code != 0 {
