@@ -7,6 +7,13 @@
 // Kafka is not to be had, the skipped ones, and last the failed ones, each with a
 // few lines that tell why; the whole of their output stands further up.
 //
+// With -again, what fails is run once more, with the flags behind it:
+//
+//	go test -json -race ./... | go run ./test/count -again -race
+//
+// A few tests that pass then are named as flaky, and counted as passed; the proofs
+// that nothing is lost, data races and panics are not asked again.
+//
 // A test that has subtests does not count beside them. A package that fails
 // without a failed test (it does not build, it panicked, it ran out of time)
 // counts as one failure. It exits with 1 when anything failed.
@@ -41,10 +48,15 @@ type result struct {
 	built     []string // what the compiler said, where it failed
 	parent    bool     // it has subtests
 	elapsed   float64
+	flaky     bool // it failed, and passed when it was run again
 }
 
 func main() {
-	failed, err := count(os.Stdin, os.Stdout)
+	var run rerun
+	if len(os.Args) > 1 && os.Args[1] == "-again" {
+		run = goTest(os.Args[2:], os.Stdout)
+	}
+	failed, err := count(os.Stdin, os.Stdout, run)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "count:", err)
 	}
@@ -53,8 +65,19 @@ func main() {
 	}
 }
 
-func count(in io.Reader, out io.Writer) (failed bool, err error) {
-	c := &counter{out: out, results: map[string]*result{}, builds: map[string][]string{}}
+func count(in io.Reader, out io.Writer, run rerun) (failed bool, err error) {
+	c := newCounter(out)
+	if err := c.read(in); err != nil {
+		return true, err
+	}
+	if run != nil {
+		c.again(run)
+	}
+	return c.close(), nil
+}
+
+// read takes all events of a run.
+func (c *counter) read(in io.Reader) error {
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadString('\n')
@@ -62,16 +85,16 @@ func count(in io.Reader, out io.Writer) (failed bool, err error) {
 			var e event
 			if json.Unmarshal([]byte(line), &e) != nil {
 				// What go itself prints is no JSON.
-				fmt.Fprint(out, line)
+				fmt.Fprint(c.out, line)
 			} else {
 				c.take(e)
 			}
 		}
 		if err == io.EOF {
-			return c.close(), nil
+			return nil
 		}
 		if err != nil {
-			return true, err
+			return err
 		}
 	}
 }
@@ -81,6 +104,11 @@ type counter struct {
 	results map[string]*result
 	order   []*result
 	builds  map[string][]string // what the compiler said, by package
+	broken  bool                // the run says that it failed
+}
+
+func newCounter(out io.Writer) *counter {
+	return &counter{out: out, results: map[string]*result{}, builds: map[string][]string{}}
 }
 
 func (c *counter) get(pkg, test string) *result {
@@ -101,6 +129,9 @@ func (c *counter) take(e event) {
 		c.builds[e.ImportPath] = append(c.builds[e.ImportPath], e.Output)
 		return
 	case "build-fail", "start":
+		return
+	case "broken":
+		c.broken = true
 		return
 	}
 	r := c.get(e.Package, e.Test)
@@ -199,6 +230,22 @@ func (c *counter) close() (failed bool) {
 		fmt.Fprintf(c.out, "failed: %s\n", r.name())
 	}
 	fails = fails[:min(len(fails), whyTests)]
+	anyFlaky := false
+	for _, r := range c.order {
+		if r.flaky {
+			anyFlaky = true
+		}
+		if r.flaky && !r.parent {
+			fmt.Fprintf(c.out, "flaky: %s failed, and passed when it was run again\n", r.name())
+			for _, line := range why(r.output, whyLines/againMost) {
+				fmt.Fprintln(c.out, line)
+			}
+		}
+	}
+	if c.broken && failures == 0 && !anyFlaky {
+		failures++
+		fmt.Fprintln(c.out, "failed: the run itself, see above")
+	}
 	most := whyLines / max(1, len(fails))
 	for _, r := range beside[:min(len(beside), whyTests)] {
 		if lines, _ := complaints(r.output, most); len(lines) > 0 {

@@ -116,7 +116,7 @@ func TestCount(t *testing.T) {
 	} {
 		t.Run(row.about, func(t *testing.T) {
 			var out strings.Builder
-			failed, err := count(strings.NewReader(row.in), &out)
+			failed, err := count(strings.NewReader(row.in), &out, nil)
 			if err != nil || failed != row.failed {
 				t.Errorf("failed = %v, %v; want %v", failed, err, row.failed)
 			}
