@@ -222,10 +222,13 @@ func TestADeadLetterIsCopiedToTheDeadTargetOnce(t *testing.T) {
 		q := newFakeQueue()
 		q.add("kafka", "orders", "a1", 0)
 		q.add("nats", "unused", "b1", 0)
+		var mu sync.Mutex // both dead letters are copied through one lane, at once
 		var copies []delaybridge.Claim
 		stop := start(t, q, func(ctx context.Context, batch []delaybridge.Claim) []error {
 			if batch[0].Target.Name == "dead" {
+				mu.Lock()
 				copies = append(copies, batch...)
+				mu.Unlock()
 			}
 			return answer(delaybridge.Permanent(errors.New("bad\nnews")))(ctx, batch)
 		}, func(c *Config) { c.DeadTarget = delaybridge.Target{Sink: "nats", Name: "dead"} })
@@ -250,8 +253,11 @@ func TestAnAbandonedMessageIsCopiedToTheDeadTarget(t *testing.T) {
 		delete(q.due["kafka"], "a1")
 		it.c.LostLeases, it.end = 19, time.Now()
 		q.inflight["kafka"]["a1"] = it
+		var mu sync.Mutex
 		var published []string
 		stop := start(t, q, func(ctx context.Context, batch []delaybridge.Claim) []error {
+			mu.Lock()
+			defer mu.Unlock()
 			for _, c := range batch {
 				published = append(published, c.ID+" to "+c.Target.String()+" "+string(c.Headers[0].Value))
 			}

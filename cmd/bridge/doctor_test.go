@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -216,7 +217,7 @@ func TestDoctorLooksAtRedis(t *testing.T) {
 			[]expected{{partRedis, "reachable", levelProblem, "refuses the user or the password", "BRIDGE_REDIS_URL"}, {partQueue, "queue", levelNote, "", ""}}},
 		{"a Redis that is gone is told", good, func(_ *testing.T, r *servers.Redis, _ *Settings) { r.Kill() },
 			[]expected{{partRedis, "reachable", levelProblem, "does not answer", "start Redis"}, {partQueue, "queue", levelNote, "", ""}}},
-		{"a cluster that misses slots is told", append(good, "--cluster-enabled", "yes", servers.RedisTCP),
+		{"a cluster that misses slots is told", append(good, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(servers.FreePort(t)), servers.RedisTCP),
 			func(t *testing.T, r *servers.Redis, s *Settings) {
 				do(t, r.Client(t), "CLUSTER", "ADDSLOTSRANGE", 0, 8000)
 				s.Redis.Mode = luascripts.ModeCluster

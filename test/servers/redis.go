@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -129,26 +130,34 @@ func (r *Redis) end(sig syscall.Signal) {
 
 // FreePort returns a loopback TCP port that nobody listens on just now. It is
 // below those that a system hands out by itself, to outgoing connections and to
-// who asks for any: a server that is away for a moment finds it free again.
+// who asks for any: a server that is away for a moment finds it free again. No
+// other test of this process or of one beside it is given the same.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const low, high = 15_000, 32_000
 	for range 1000 {
 		port := low + rand.IntN(high-low)
-		if _, taken := ports.LoadOrStore(port, true); taken {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		// The UDP port of that number, which nobody else wants, marks it as taken.
+		mark, err := net.ListenPacket("udp", address)
+		if err != nil {
 			continue
 		}
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			_ = l.Close()
-			return port
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			_ = mark.Close()
+			continue
 		}
+		_ = l.Close()
+		marks.Store(port, mark)
+		return port
 	}
 	t.Fatal("no port is free")
 	return 0
 }
 
-// ports holds those that FreePort has returned in this process.
-var ports sync.Map
+// marks keeps what FreePort has marked until the process ends.
+var marks sync.Map
 
 // patience is the limit for what must happen. It is for failures only, and so
 // long that a machine that is busy with much else keeps it.
