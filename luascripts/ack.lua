@@ -8,15 +8,20 @@
 -- ARGV[1]     now       ms, '' for Redis's own clock
 -- ARGV[2]     ceiling   ms, the latest time that the host's clock allows
 -- ARGV[3]     window    ms, how long a tombstone lives at least
--- ARGV[4...]  id, lease end in ms, marks: three for each claim
+-- ARGV[4...]  id, "<lease end in ms> <marks>": two for each claim
 --
 -- Returns  one for each claim: 1 settled, 0 lease lost (nothing changed)
 -- Cost     O(log M) a claim, M items in flight
 
 local ids, ends, marks = {}, {}, {}
-for i = 4, #ARGV, 3 do
+local lease, lease_end, lease_marks
+for i = 4, #ARGV, 2 do
   local n = #ids + 1
-  ids[n], ends[n], marks[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if ARGV[i + 1] ~= lease then
+    lease = ARGV[i + 1]
+    lease_end, lease_marks = string.match(lease, '^(%d+) (.*)$')
+  end
+  ids[n], ends[n], marks[n] = ARGV[i], lease_end, lease_marks
 end
 local held = owned(KEYS[1], KEYS[2], ids, ends, marks)
 
@@ -32,7 +37,7 @@ end
 if #settled > 0 then
   call('ZREM', KEYS[1], unpack(settled))
   call('HDEL', KEYS[2], unpack(settled))
-  call('HDEL', KEYS[3], unpack(settled))
+  if call('HLEN', KEYS[3]) > 0 then call('HDEL', KEYS[3], unpack(settled)) end
   tombstones(KEYS[4], KEYS[5]).put(allowed_ms(ARGV[1], ARGV[2]), tonumber(ARGV[3]), unpack(tombs))
 end
 return out

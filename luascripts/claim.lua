@@ -18,15 +18,17 @@
 -- ARGV[7]  window     ms, how long a tombstone lives at least
 --
 -- Returns  now in ms, wait in us until the next may be claimed (0 now, -1 there is none),
---          lease end in ms, leases found run out, items buried, then id, record, failed,
---          lost: four for each claim, oldest lease first, then oldest due first; lost is
---          negative for what was abandoned just now and is no claim
+--          lease end in ms, leases found run out, items buried, items that follow, then id,
+--          record: two for each item, oldest lease first, then oldest due first, then place
+--          from 1, failed, lost: three for each item that has tries; lost is negative for what
+--          was abandoned just now and is no claim
 -- Cost     O(limit * log N), N items waiting
 
 local now, past_ms = now_ms(ARGV[1])
 local clock = math.min(now, tonumber(ARGV[2]))
 local limit, max_lost, max_bytes = tonumber(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local lease_end = now + tonumber(ARGV[4])
+-- As text: to write a number once is faster than once for each item.
+local lease_end = string.format('%d', now + tonumber(ARGV[4]))
 
 local expired = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, limit)
 local due = {}
@@ -54,10 +56,14 @@ read(due)
 if #expired > 0 then call('ZREM', KEYS[2], unpack(expired)) end
 if #due > 0 then call('ZREM', KEYS[1], unpack(due)) end
 
-local out, leases = {now, -1, lease_end, #expired, 0}, {}
+local out, leases, tried = {now, -1, lease_end, #expired, 0, 0}, {}, {}
 local function add(id, record, failed, lost)
   local o = #out
-  out[o + 1], out[o + 2], out[o + 3], out[o + 4] = id, record, failed, lost
+  out[6], out[o + 1], out[o + 2] = out[6] + 1, id, record
+  if failed > 0 or lost ~= 0 then
+    local t = #tried
+    tried[t + 1], tried[t + 2], tried[t + 3] = out[6], failed, lost
+  end
 end
 local function bury(id, record, marks, failed, lost)
   local reason, text = 'abandoned', 'its lease ran out ' .. lost .. ' times'
@@ -75,7 +81,7 @@ local function bury(id, record, marks, failed, lost)
 end
 local function take(ids, first, ran_out)
   if #ids == 0 then return end
-  local tries = call('HMGET', KEYS[4], unpack(ids))
+  local tries = call('HLEN', KEYS[4]) > 0 and call('HMGET', KEYS[4], unpack(ids)) or {}
   for i, id in ipairs(ids) do
     local record = records[first + i]
     local marks = record and marks_of(record)
@@ -94,6 +100,7 @@ end
 take(expired, 0, true)
 take(due, #expired, false)
 if #leases > 0 then call('ZADD', KEYS[2], unpack(leases)) end
+for _, n in ipairs(tried) do out[#out + 1] = n end
 
 local next_due = tonumber(call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or math.huge)
 local next_end = tonumber(call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or math.huge)

@@ -206,11 +206,11 @@ func TestHeaderCheck(t *testing.T) {
 		{"-- Returns  ", "-- Gives    "},
 		{"-- Cost  ", "-- Prize "},
 		{"KEYS[5]", "KEYS[6]"},
-		{"#ARGV, 3", "#ARGV, 4"},
+		{"#ARGV, 2", "#ARGV, 3"},
 		{"i = 4", "i = 3"},
-		{"ARGV[i + 2]", "ARGV[i + 3]"},
-		{"three for each", "four for each"},
-		{"call('HDEL', KEYS[3]", "call('HDEL', KEYS[2]"},
+		{"ARGV[i + 1]", "ARGV[i + 2]"},
+		{"two for each", "three for each"},
+		{"call('HLEN', KEYS[3]) > 0 then call('HDEL', KEYS[3]", "call('HLEN', KEYS[2]) > 0 then call('HDEL', KEYS[2]"},
 		{"allowed_ms(ARGV[1]", "allowed_ms(''"},
 	} {
 		// The body's, where a text stands in both.

@@ -81,7 +81,7 @@ end
 local function owned(inflight, msg, ids, ends, marks)
   local held, among, at = {}, {}, {}
   for i, score in ipairs(call('ZMSCORE', inflight, unpack(ids))) do
-    if score and tonumber(score) == tonumber(ends[i]) then
+    if score and (score == ends[i] or tonumber(score) == tonumber(ends[i])) then
       among[#among + 1], at[#at + 1] = ids[i], i
     end
   end

@@ -289,6 +289,17 @@ func (q *Queue) requestArgs(r *delaybridge.Request) ([]any, error) {
 	if m.ID == "" || !validSource(m.Position.Source) {
 		return nil, fmt.Errorf("queue: %w: id %q, position %q", delaybridge.ErrInvalid, m.ID, m.Position)
 	}
+	if r.Op == delaybridge.OpSchedule {
+		lane := laneIndex(m.Target.Sink)
+		if lane < 0 {
+			return nil, fmt.Errorf("queue: %w: id %q has target %q, whose sink is not known", delaybridge.ErrInvalid, m.ID, m.Target)
+		}
+		record, err := encodeRecord(m)
+		if err != nil {
+			return nil, err
+		}
+		return []any{m.ID, lane + 1, dueScore(m), record}, nil
+	}
 	offset := strconv.FormatUint(m.Position.Offset, 10)
 	if r.Op == delaybridge.OpCancel {
 		byAPI := 0
@@ -301,14 +312,7 @@ func (q *Queue) requestArgs(r *delaybridge.Request) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Op == delaybridge.OpReject {
-		return []any{m.ID, m.Position.Source, offset, cutError(r.Error), body}, nil
-	}
-	lane := laneIndex(m.Target.Sink)
-	if lane < 0 {
-		return nil, fmt.Errorf("queue: %w: id %q has target %q, whose sink is not known", delaybridge.ErrInvalid, m.ID, m.Target)
-	}
-	return []any{m.ID, lane + 1, dueScore(m), m.Position.Source, offset, body}, nil
+	return []any{m.ID, m.Position.Source, offset, cutError(r.Error), body}, nil
 }
 
 // dueScore is a message's due time as the due sets hold it. A time before 1970
@@ -412,19 +416,24 @@ func (q *Queue) Claim(ctx context.Context, lane string, asks []delaybridge.Ask) 
 // readGrant reads a reply of claim, and sets apart the claims whose records
 // cannot be read.
 func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []delaybridge.Burial) {
-	const head, each = 5, 4
+	const head, each, tries = 6, 2, 3
 	g = delaybridge.Grant{Shard: shard, Wait: -1, Err: r.err}
 	if g.Err != nil {
 		return g, nil
 	}
 	list, _ := r.reply.([]any)
-	if len(list) < head || (len(list)-head)%each != 0 {
-		g.Err = fmt.Errorf("%s: unexpected reply of %d items", r.script.name, len(list))
-		return g, nil
-	}
 	number := func(i int) int64 {
 		n, _ := list[i].(int64)
 		return n
+	}
+	n := 0
+	if len(list) >= head {
+		n = int(number(5))
+	}
+	end := head + each*n // of the items; behind it are the tries
+	if n < 0 || end > len(list) || (len(list)-end)%tries != 0 || len(list) < head {
+		g.Err = fmt.Errorf("%s: unexpected reply of %d items", r.script.name, len(list))
+		return g, nil
 	}
 	g.Now = time.UnixMilli(number(0))
 	if wait := number(1); wait >= math.MaxInt64/int64(time.Microsecond) {
@@ -432,16 +441,26 @@ func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []d
 	} else if wait >= 0 {
 		g.Wait = time.Duration(wait) * time.Microsecond
 	}
-	leaseEnd := number(2)
+	leaseText, _ := list[2].(string)
+	leaseEnd, err := strconv.ParseInt(leaseText, 10, 64)
+	if err != nil {
+		g.Err = fmt.Errorf("%s: unexpected lease end %.80q", r.script.name, leaseText)
+		return g, nil
+	}
 	g.LeasesExpired, g.Buried = int(number(3)), int(number(4))
-	g.Claims = make([]delaybridge.Claim, 0, (len(list)-head)/each)
-	for i := head; i < len(list); i += each {
+	g.Claims = make([]delaybridge.Claim, 0, n)
+	next := end
+	for place := 1; place <= n; place++ {
+		i := head + each*(place-1)
 		id, _ := list[i].(string)
 		record, _ := list[i+1].(string)
 		m, marks, err := decodeRecord(id, record)
 		c := delaybridge.Claim{
-			Message: m, Failed: int(number(i + 2)), LostLeases: int(number(i + 3)),
-			Lease: delaybridge.Lease{Lane: lane, Shard: shard, End: leaseEnd, Marks: marks},
+			Message: m, Lease: delaybridge.Lease{Lane: lane, Shard: shard, End: leaseEnd, Marks: marks},
+		}
+		if next < len(list) && number(next) == int64(place) {
+			c.Failed, c.LostLeases = int(number(next+1)), int(number(next+2))
+			next += tries
 		}
 		if c.LostLeases < 0 { // buried already; one that cannot be read is of no use here
 			if c.LostLeases = -c.LostLeases; err == nil {
@@ -473,7 +492,9 @@ func (q *Queue) Ack(ctx context.Context, claims []delaybridge.Claim) []error {
 			keys:   []string{k.inflight[lane], k.msg, k.tries, k.doneA, k.doneB},
 			args:   []any{q.now(), q.ceiling(), q.window()},
 		}
-	}, func(c *delaybridge.Claim) []any { return []any{c.ID, c.Lease.End, c.Lease.Marks} })
+	}, func(c *delaybridge.Claim) []any {
+		return []any{c.ID, strconv.FormatInt(c.Lease.End, 10) + " " + c.Lease.Marks}
+	})
 }
 
 // Release gives claims back at once, with their attempts as they were. Errors

@@ -24,12 +24,38 @@ const recordFields = 7
 // errCorrupt is matched by every failure to read a record or a letter.
 var errCorrupt = errors.New("corrupt record")
 
+// encodeRecord writes the record of a message whose id is not known yet.
+func encodeRecord(m *delaybridge.Message) ([]byte, error) {
+	var buf bytes.Buffer
+	buf.Grow(len(m.Payload) + len(m.Target.Name) + len(m.Position.Source) + 96)
+	buf.WriteString("1 ")
+	if m.ID == m.Position.String() {
+		buf.WriteByte('=')
+	} else {
+		buf.WriteString(m.Position.Source)
+		buf.WriteByte(' ')
+		buf.Write(strconv.AppendUint(buf.AvailableBuffer(), m.Position.Offset, 10))
+	}
+	buf.WriteByte('\n')
+	if err := writeMessage(&buf, m); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
 func encodeMessage(m *delaybridge.Message) ([]byte, error) {
 	var buf bytes.Buffer
 	buf.Grow(len(m.Payload) + len(m.Target.Name) + 64)
+	if err := writeMessage(&buf, m); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+func writeMessage(buf *bytes.Buffer, m *delaybridge.Message) error {
 	enc := msgpack.GetEncoder()
 	defer msgpack.PutEncoder(enc)
-	enc.Reset(&buf)
+	enc.Reset(buf)
 
 	due := m.Due.UnixMilli()
 	err := errors.Join(
@@ -45,9 +71,9 @@ func encodeMessage(m *delaybridge.Message) ([]byte, error) {
 		err = errors.Join(err, enc.EncodeString(h.Name), enc.EncodeBytes(h.Value))
 	}
 	if err = errors.Join(err, enc.EncodeBytes(m.Payload)); err != nil {
-		return nil, fmt.Errorf("encode message %q: %w", m.ID, err)
+		return fmt.Errorf("encode message %q: %w", m.ID, err)
 	}
-	return buf.Bytes(), nil
+	return nil
 }
 
 // decodeRecord reads the record of an id, and returns its marks too, also where

@@ -11,7 +11,7 @@
 -- ARGV[3]     now       ms, '' for Redis's own clock
 -- ARGV[4]     ceiling   ms, the latest time that the host's clock allows
 -- ARGV[5]     window    ms, how long a tombstone lives at least
--- ARGV[6...]  id, lane (1..3), due in ms, source, offset, message: six for each item
+-- ARGV[6...]  id, lane (1..3), due in ms, record: four for each item
 --
 -- Returns  one for each item: 0 scheduled, 1 replaced, 2 duplicate or stale (nothing changed,
 --          but that the tombstone by which it was known lives on)
@@ -20,7 +20,7 @@
 local done = tombstones(KEYS[9], KEYS[10])
 local heads, wake, out = {}, {}, {}
 local ids, tombs, known = {}, nil, {}
-for i = 6, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
+for i = 6, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 
 -- The marks of the records that the batch finds, and for an id that it has twice of the one
 -- that it has left. Not the records: all of them at once may be more than Redis has room for.
@@ -32,27 +32,38 @@ local fresh, sets, last = {}, {}, {}
 for n, id in ipairs(ids) do last[id] = n end
 
 for n, id in ipairs(ids) do
-  local i = 6 * n
-  local lane, due = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
-  local source, offset = ARGV[i + 3], ARGV[i + 4]
+  local i = 2 + 4 * n
+  local lane, due, record = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3]
   local pending = there[id]
   local marks = pending
   if not marks then
     tombs = tombs or done.get_all(ids)
-    marks = string.sub(tombs[id] or '', 3)
+    marks = tombs[id] and string.sub(tombs[id], 3) or ''
   end
-  if seen(id, marks, source, offset) then
+  -- The record comes with the marks of an id that is not known. Those known are added.
+  local duplicate = false
+  if marks ~= '' then
+    local own = marks_of(record)
+    duplicate = marks == own
+    if not duplicate then
+      local source, offset = string.match(pairs_of(id, own), '(%S+) (%d+)')
+      duplicate = seen(id, marks, source, offset)
+      marks = add_mark(id, marks, source, offset)
+      if not duplicate and marks ~= own then
+        record = '1 ' .. marks .. string.sub(record, (string.find(record, '\n', 1, true)))
+      end
+    end
+  end
+  if duplicate then
     if not pending then known[#known + 1] = id end
     out[#out + 1] = 2
   else
     if not heads[lane] then
       heads[lane] = tonumber(call('ZRANGE', KEYS[lane], 0, 0, 'WITHSCORES')[2] or math.huge)
     end
-    marks = add_mark(id, marks, source, offset)
-    local text = '1 ' .. marks .. '\n' .. ARGV[i + 5]
     if pending or last[id] ~= n then
       -- The first write needs memory, so that a full Redis refuses the batch as a whole.
-      call('HSET', KEYS[7], id, text)
+      call('HSET', KEYS[7], id, record)
       if pending then
         for l = 1, 3 do
           call('ZREM', KEYS[l], id)
@@ -61,11 +72,11 @@ for n, id in ipairs(ids) do
         call('HDEL', KEYS[8], id)
       end
       call('ZADD', KEYS[lane], ARGV[i + 2], id)
-      there[id] = marks
+      there[id] = marks_of(record)
     else
       sets[lane] = sets[lane] or {}
       local f, s = #fresh, sets[lane]
-      fresh[f + 1], fresh[f + 2] = id, text
+      fresh[f + 1], fresh[f + 2] = id, record
       s[#s + 1] = ARGV[i + 2]
       s[#s + 1] = id
     end
