@@ -761,6 +761,10 @@ func (m *model) claim(now, host int64, lane string, limit int) (claims []string,
 			continue
 		}
 		end := now + m.cfg.Lease.Milliseconds()
+		end += end & 1
+		if modelMarks(id, r.marks) == "=" {
+			end++ // no other message of the id can have a lease that ends then
+		}
 		delete(m.due[lane], id)
 		m.inflight[lane][id] = end
 		claims = append(claims, fmt.Sprintf("%s %s %d %d/%d", id, r.m.Payload, end, tries[0], tries[1]))
@@ -871,20 +875,22 @@ func (m *model) sweep(now, host int64) (dropped int) {
 	return dropped
 }
 
+// modelMarks writes the marks of an id down as a record has them.
+func modelMarks(id string, all []delaybridge.Position) string {
+	if len(all) == 1 && all[0].String() == id {
+		return "="
+	}
+	var out []string
+	for _, p := range all {
+		out = append(out, fmt.Sprintf("%s %d", p.Source, p.Offset))
+	}
+	return strings.Join(out, " ")
+}
+
 // state writes the model down as the harness does the keyspace.
 func (m *model) state() string {
 	var lines []string
 	add := func(f string, args ...any) { lines = append(lines, fmt.Sprintf(f, args...)) }
-	marks := func(id string, all []delaybridge.Position) string {
-		if len(all) == 1 && all[0].String() == id {
-			return "="
-		}
-		var out []string
-		for _, p := range all {
-			out = append(out, fmt.Sprintf("%s %d", p.Source, p.Offset))
-		}
-		return strings.Join(out, " ")
-	}
 	for _, lane := range delaybridge.Lanes {
 		for id, at := range m.due[lane] {
 			add("due:%s %s %+d", lane, id, at)
@@ -894,7 +900,7 @@ func (m *model) state() string {
 		}
 	}
 	for id, r := range m.msg {
-		add("msg %s [%s] %s", id, marks(id, r.marks), r.body)
+		add("msg %s [%s] %s", id, modelMarks(id, r.marks), r.body)
 	}
 	for id, n := range m.tries {
 		add("tries %s %d %d", id, n[0], n[1])
@@ -902,7 +908,7 @@ func (m *model) state() string {
 	count := map[string]int{}
 	for id, l := range m.letters {
 		add("dead %s %+d", id, l.died)
-		add("deadmsg %s %s %d %d %q [%s] %s", id, l.reason, l.failed, l.lost, l.text, marks(id, l.marks), l.body)
+		add("deadmsg %s %s %d %d %q [%s] %s", id, l.reason, l.failed, l.lost, l.text, modelMarks(id, l.marks), l.body)
 		count[l.reason]++
 	}
 	for reason, n := range maps.All(count) {
@@ -917,7 +923,7 @@ func (m *model) state() string {
 			add("%s since %+d", name, d.since)
 		}
 		for id, t := range d.tombs {
-			add("%s %s %s %s", name, id, t.state, marks(id, t.marks))
+			add("%s %s %s %s", name, id, t.state, modelMarks(id, t.marks))
 		}
 	}
 	slices.Sort(lines)

@@ -714,28 +714,36 @@ func TestReplacedInFlight(t *testing.T) {
 				return q.Bury(ctx, []delaybridge.Burial{{Claim: c, Reason: delaybridge.ReasonAttempts}})
 			},
 		} {
-			t.Run(name, func(t *testing.T) {
-				cfg := testConfig()
-				cfg.shebang = shebang
-				h := newHarness(t, client, cfg)
-				h.seed("due:nats nats:S:7 +0\nmsg nats:S:7 [=] now")
-				_, old := h.claims("nats", 1)
-				if got := h.store(schedule("nats:S:7", "now", "api:x 1")); got != "replaced" {
-					t.Fatal(got)
-				}
-				_, young := h.claims("nats", 1)
-				if len(old) != 1 || len(young) != 1 || old[0].Lease.End != young[0].Lease.End {
-					t.Fatalf("claims %+v, %+v", old, young)
-				}
-				before := h.state()
-				if got := settled(settle(h.q, old[0])); got != "lease lost" {
-					t.Errorf("the old lease: %s", got)
-				}
-				h.wantState(before)
-				if got := settled(settle(h.q, young[0])); got != "ok" {
-					t.Errorf("the new lease: %s", got)
-				}
-			})
+			for _, row := range []struct {
+				id, marks string
+				apart     int64 // ms between the ends of the two leases
+			}{
+				{"a", "nats:S 7", 0},
+				{"nats:S:7", "=", 1}, // the end alone tells
+			} {
+				t.Run(name+" "+row.id, func(t *testing.T) {
+					cfg := testConfig()
+					cfg.shebang = shebang
+					h := newHarness(t, client, cfg)
+					h.seed("due:nats " + row.id + " +0\nmsg " + row.id + " [" + row.marks + "] now")
+					_, old := h.claims("nats", 1)
+					if got := h.store(schedule(row.id, "now", "api:x 1")); got != "replaced" {
+						t.Fatal(got)
+					}
+					_, young := h.claims("nats", 1)
+					if len(old) != 1 || len(young) != 1 || old[0].Lease.End-young[0].Lease.End != row.apart {
+						t.Fatalf("claims %+v, %+v", old, young)
+					}
+					before := h.state()
+					if got := settled(settle(h.q, old[0])); got != "lease lost" {
+						t.Errorf("the old lease: %s", got)
+					}
+					h.wantState(before)
+					if got := settled(settle(h.q, young[0])); got != "ok" {
+						t.Errorf("the new lease: %s", got)
+					}
+				})
+			}
 		}
 	})
 }
