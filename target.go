@@ -34,6 +34,9 @@ func ParseTarget(s string) (Target, error) {
 	if err != nil {
 		return Target{}, err
 	}
+	if isPlainName(name) {
+		return Target{Sink: sink, Name: name}, nil
+	}
 	code, reason := "invalid_target", ""
 	if sink == SinkKafka {
 		reason = checkTopic(name)
@@ -50,6 +53,27 @@ func ParseTarget(s string) (Target, error) {
 		return Target{}, &FieldError{Code: code, Value: s, Reason: reason}
 	}
 	return Target{Sink: sink, Name: name}, nil
+}
+
+// isPlainName reports whether a name is one that every sink takes, as nearly all
+// are. It is asked for each message, twice.
+func isPlainName(name string) bool {
+	if len(name) > MaxTopicBytes {
+		return false
+	}
+	last := byte('.') // so that it does not begin with one, nor has an empty token
+	for i := range len(name) {
+		c := name[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case c == '.' && last != '.':
+		case (c == '_' || c == '-') && i > 0:
+		default:
+			return false
+		}
+		last = c
+	}
+	return last != '.'
 }
 
 // SplitTarget reads the sink of "<sink>://<name>", which must be a known one,
