@@ -223,7 +223,7 @@ func (l *lane) settleAll(ctx context.Context) {
 
 // settleMost is the most that is gathered to be settled at a time, for the reason of
 // claimMost: nearly all of it goes in one round trip.
-const settleMost = 400
+const settleMost = 200
 
 // gather adds what is ready to be settled, up to settleMost beside what is tried
 // again, which may be of a shard that does not answer while others do. The channel

@@ -39,6 +39,7 @@ type lane struct {
 	failing  failing
 
 	// Of the run goroutine alone.
+	deep     []bool      // shards that gave all that they were asked for, and have more
 	next     []time.Time // when to claim from each shard; zero: not until a peek or wake-up says
 	nextPeek time.Time
 	peeks    int
@@ -55,7 +56,7 @@ func newLane(name string, cfg *Config, queue Queue, sink delaybridge.Sink) *lane
 		parts: parts,
 		name:  name, cfg: cfg, queue: queue, sink: sink, log: cfg.Log.With(zap.String("sink", name)),
 		outcomes: make(chan []outcome, 64), signal: make(chan struct{}, 1),
-		woken: make([]bool, n), next: make([]time.Time, n), targets: targets{}, failing: failing{}, failures: map[int]int{},
+		woken: make([]bool, n), deep: make([]bool, n), next: make([]time.Time, n), targets: targets{}, failing: failing{}, failures: map[int]int{},
 	}
 }
 
@@ -172,7 +173,7 @@ func (l *lane) peekIfTime(ctx context.Context) {
 
 // claimMost is the most messages in one round trip of claims. Redis serves no other
 // client before it has run all of a pipeline, so it bounds how long others wait.
-const claimMost = 400
+const claimMost = 200
 
 func (l *lane) claimAt(shard int, at time.Time) {
 	if l.next[shard].IsZero() || at.Before(l.next[shard]) {
@@ -201,13 +202,9 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 	}
 	// Another shard first each time, and in each process.
 	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
-	each, n := share(min(room, claimMost), len(ready), l.cfg.Batch)
-	if n == 0 {
+	asks := share(min(room, claimMost), l.cfg.Batch, ready, func(shard int) bool { return l.deep[shard] })
+	if len(asks) == 0 {
 		return nil
-	}
-	asks := make([]delaybridge.Ask, n)
-	for i, shard := range ready[:n] {
-		asks[i] = delaybridge.Ask{Shard: shard, Limit: each}
 	}
 
 	l.mu.Lock()
@@ -216,11 +213,12 @@ func (l *lane) claim(ctx context.Context) []delaybridge.Claim {
 	var claims []delaybridge.Claim
 	var expired []outcome
 	bytes := 0
-	for _, g := range l.queue.Claim(ctx, l.name, asks) {
+	for i, g := range l.queue.Claim(ctx, l.name, asks) {
 		if n := l.failed(g.Shard, g.Err); n > 0 {
 			l.next[g.Shard] = now.Add(probeAfter(n))
 			continue
 		}
+		l.deep[g.Shard] = g.Wait == 0 && len(g.Claims)+g.Buried >= asks[i].Limit
 		l.next[g.Shard] = time.Time{}
 		if g.Wait >= 0 {
 			l.next[g.Shard] = time.Now().Add(g.Wait)

@@ -1,7 +1,10 @@
 package scheduler
 
 import (
+	"slices"
 	"time"
+
+	"delaybridge"
 )
 
 // retryAfter is how long to wait after the failed-th failed attempt (1 is the
@@ -34,12 +37,35 @@ const (
 // probeAfter is how long to leave something alone after n failures in a row.
 func probeAfter(n int) time.Duration { return doubled(probeFirst, probeLongest, n-1) }
 
-// share is how much to ask of each of n shards when there is room for free more,
-// batch at the most each; it may be that not all n can be asked.
-func share(free, n, batch int) (each, shards int) {
-	if free <= 0 || n == 0 {
-		return 0, 0
+// share divides room for free more among shards, batch at the most each. Of those
+// that gave all that they were asked for, and have more, a few are asked for a batch
+// each: that costs the queue far less than a little of each. All others come first.
+// It reorders shards; not all may be asked.
+func share(free, batch int, shards []int, deep func(shard int) bool) (asks []delaybridge.Ask) {
+	if free <= 0 || len(shards) == 0 {
+		return nil
 	}
-	shards = min(n, free)
-	return min(batch, free/shards), shards
+	slices.SortStableFunc(shards, func(a, b int) int {
+		switch {
+		case deep(a) == deep(b):
+			return 0
+		case deep(b):
+			return -1
+		}
+		return 1
+	})
+	even := max(1, free/len(shards))
+	for _, shard := range shards {
+		limit := even
+		if deep(shard) {
+			limit = batch
+		}
+		limit = min(limit, batch, free)
+		if limit == 0 {
+			break
+		}
+		asks = append(asks, delaybridge.Ask{Shard: shard, Limit: limit})
+		free -= limit
+	}
+	return asks
 }

@@ -1,6 +1,9 @@
 package scheduler
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -39,23 +42,31 @@ func TestRetryAfter(t *testing.T) {
 }
 
 func TestShare(t *testing.T) {
+	eight := []int{0, 1, 2, 3, 4, 5, 6, 7}
 	tests := []struct {
-		sentence             string
-		free, n, batch       int
-		wantEach, wantShards int
+		sentence     string
+		free, batch  int
+		shards, deep []int
+		want         string
 	}{
-		{"room for all asks each shard for a batch", 2000, 8, 200, 200, 8},
-		{"less room is shared evenly", 80, 8, 200, 10, 8},
-		{"with less room than shards some are asked for one", 3, 8, 200, 1, 3},
-		{"no room asks none", 0, 8, 200, 0, 0},
-		{"less than no room asks none", -5, 8, 200, 0, 0},
-		{"nothing ready asks none", 100, 0, 200, 0, 0},
+		{"room for all asks each shard for a batch", 2000, 200, eight, nil, "0:200 1:200 2:200 3:200 4:200 5:200 6:200 7:200"},
+		{"less room is shared evenly", 80, 200, eight, nil, "0:10 1:10 2:10 3:10 4:10 5:10 6:10 7:10"},
+		{"with less room than shards some are asked for one", 3, 200, eight, nil, "0:1 1:1 2:1"},
+		{"of those with more a few are asked for a batch", 400, 200, eight, eight, "0:200 1:200"},
+		{"the last of them for what is left", 500, 200, eight, eight, "0:200 1:200 2:100"},
+		{"all others come first", 400, 200, []int{0, 1, 2, 3}, []int{0, 2}, "1:100 3:100 0:200"},
+		{"no room asks none", 0, 200, eight, nil, ""},
+		{"less than no room asks none", -5, 200, eight, eight, ""},
+		{"nothing ready asks none", 100, 200, nil, nil, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.sentence, func(t *testing.T) {
-			each, shards := share(tt.free, tt.n, tt.batch)
-			if each != tt.wantEach || shards != tt.wantShards {
-				t.Errorf("got %d each of %d, want %d of %d", each, shards, tt.wantEach, tt.wantShards)
+			var got []string
+			for _, ask := range share(tt.free, tt.batch, slices.Clone(tt.shards), func(shard int) bool { return slices.Contains(tt.deep, shard) }) {
+				got = append(got, fmt.Sprintf("%d:%d", ask.Shard, ask.Limit))
+			}
+			if got := strings.Join(got, " "); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
 	}

@@ -60,6 +60,8 @@ func runMode(mode string, args []string) error {
 		return bareWorker(args)
 	case "asynq":
 		return queuedWorker(args)
+	case "probe":
+		return probeWorker(args)
 	}
 	return fmt.Errorf("no mode %q", mode)
 }

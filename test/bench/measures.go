@@ -79,7 +79,7 @@ func measures(s sizes) []measure {
 		}
 		all = append(all, measure{fmt.Sprintf("lateness at %d/s", rate), who, s.lateness(rate)})
 	}
-	all = append(all, measure{"same millisecond", []string{nameOurs}, s.burst})
+	all = append(all, measure{"same millisecond", []string{nameOurs, nameBare}, s.burst})
 	for _, n := range s.backlogs {
 		all = append(all, measure{fmt.Sprintf("backlog of %d", n), []string{nameOurs, nameBare}, s.backlog(n)})
 	}
@@ -330,12 +330,15 @@ func (s sizes) fullPathKafka(ctx context.Context, b *bench, k *kafkaBroker) (val
 // burst has many messages due in the same millisecond in one lane, and measures
 // how late another lane is meanwhile, and how long Redis keeps another client
 // waiting.
-func (s sizes) burst(ctx context.Context, b *bench, _ string) (values, error) {
+func (s sizes) burst(ctx context.Context, b *bench, name string) (values, error) {
 	w, err := newWorld(ctx, b)
 	if err != nil {
 		return nil, err
 	}
 	defer w.close()
+	if name == nameBare {
+		return s.bareBurst(ctx, w)
+	}
 	q, err := w.openQueue(ctx)
 	if err != nil {
 		return nil, err
@@ -380,10 +383,10 @@ func (s sizes) burst(ctx context.Context, b *bench, _ string) (values, error) {
 	if err := w.client.Do(ctx, "SLOWLOG", "RESET").Err(); err != nil {
 		return nil, err
 	}
-	probing, stop := context.WithCancel(ctx)
-	defer stop()
-	probed := make(chan time.Duration, 1)
-	go func() { probed <- w.probe(probing, many.first.Add(-100*time.Millisecond)) }()
+	probe, err := w.startProbe()
+	if err != nil {
+		return nil, err
+	}
 	if err := w.awaitTarget(ctx, many.n); err != nil {
 		return nil, err
 	}
@@ -391,8 +394,10 @@ func (s sizes) burst(ctx context.Context, b *bench, _ string) (values, error) {
 	if err != nil {
 		return nil, err
 	}
-	stop()
-	v := values{"client_waits_ms": inMS(<-probed), "burst_took_ms": inMS(info.State.LastTime.Sub(many.first))}
+	v := values{"burst_took_ms": inMS(info.State.LastTime.Sub(many.first))}
+	if v["client_waits_ms"], err = probe.worst(many.first); err != nil {
+		return nil, err
+	}
 	slow, err := w.client.SlowLogGet(ctx, 128).Result()
 	if err != nil {
 		return nil, err
@@ -420,25 +425,25 @@ func (s sizes) burst(ctx context.Context, b *bench, _ string) (values, error) {
 
 func inMS(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// probe sends PING and SET as another client of Redis, from a time until ctx ends,
-// and returns the longest that one took.
-func (w *world) probe(ctx context.Context, from time.Time) (worst time.Duration) {
-	time.Sleep(time.Until(from))
-	for n := 0; ctx.Err() == nil; n++ {
-		began := time.Now()
-		var err error
-		if n%2 == 0 {
-			err = w.client.Ping(context.WithoutCancel(ctx)).Err()
-		} else {
-			err = w.client.Set(context.WithoutCancel(ctx), "probe", n, 0).Err()
-		}
-		if err != nil {
-			return time.Hour
-		}
-		worst = max(worst, time.Since(began))
-		time.Sleep(200 * time.Microsecond)
+// bareBurst is the burst alone, by the bare loop: how long another client waits for
+// Redis where nothing is done but what must be.
+func (s sizes) bareBurst(ctx context.Context, w *world) (values, error) {
+	p := &plan{n: s.burstN, size: size}
+	probe, err := w.startProbe()
+	if err != nil {
+		return nil, err
 	}
-	return worst
+	v, err := bare{}.run(ctx, w, p, 1)
+	if err != nil {
+		return nil, err
+	}
+	info, err := w.target.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v["burst_took_ms"] = inMS(info.State.LastTime.Sub(p.first))
+	v["client_waits_ms"], err = probe.worst(p.first)
+	return v, err
 }
 
 // backlog measures the drain behind messages that are due much later.
