@@ -217,7 +217,7 @@ func (f figures) printTargets(b *strings.Builder) {
 		if t.AtLeast {
 			want = "at least "
 		}
-		if t.Of != "" {
+		if t.Of != "" && t.AtLeast { // a ratio
 			got = fmt.Sprintf("%.2f", t.Got)
 		}
 		held := "yes"
