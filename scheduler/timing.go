@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"slices"
 	"time"
 
 	"delaybridge"
@@ -37,23 +36,14 @@ const (
 // probeAfter is how long to leave something alone after n failures in a row.
 func probeAfter(n int) time.Duration { return doubled(probeFirst, probeLongest, n-1) }
 
-// share divides room for free more among shards, batch at the most each. Of those
-// that gave all that they were asked for, and have more, a few are asked for a batch
-// each: that costs the queue far less than a little of each. All others come first.
-// It reorders shards; not all may be asked.
+// share divides room for free more among shards, batch at the most each, in their
+// order, which is to be another one each time: not all may be asked. Those that gave
+// all that they were asked for, and have more, are asked for a batch: a batch of few
+// costs the queue far less than a little of each.
 func share(free, batch int, shards []int, deep func(shard int) bool) (asks []delaybridge.Ask) {
 	if free <= 0 || len(shards) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(shards, func(a, b int) int {
-		switch {
-		case deep(a) == deep(b):
-			return 0
-		case deep(b):
-			return -1
-		}
-		return 1
-	})
 	even := max(1, free/len(shards))
 	for _, shard := range shards {
 		limit := even

@@ -54,7 +54,7 @@ func TestShare(t *testing.T) {
 		{"with less room than shards some are asked for one", 3, 200, eight, nil, "0:1 1:1 2:1"},
 		{"of those with more a few are asked for a batch", 400, 200, eight, eight, "0:200 1:200"},
 		{"the last of them for what is left", 500, 200, eight, eight, "0:200 1:200 2:100"},
-		{"all others come first", 400, 200, []int{0, 1, 2, 3}, []int{0, 2}, "1:100 3:100 0:200"},
+		{"the others for their share, until no room is left", 400, 200, []int{0, 1, 2, 3}, []int{1, 3}, "0:100 1:200 2:100"},
 		{"no room asks none", 0, 200, eight, nil, ""},
 		{"less than no room asks none", -5, 200, eight, eight, ""},
 		{"nothing ready asks none", 100, 200, nil, nil, ""},
