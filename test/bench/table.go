@@ -125,6 +125,8 @@ func (f figures) targets() (all []target) {
 	drain := f.of("drain", nameOurs, "per_s")
 	bareDrain := f.of("drain", nameBare, "per_s")
 	ratio("drain, messages/s, of NATS schedules", 1.3, drain, f.of("drain", nameNative, "per_s"), nameNative)
+	half := "drain of half as many"
+	ratio("drain of half as many, of NATS schedules", 1.3, f.of(half, nameOurs, "per_s"), f.of(half, nameNative, "per_s"), nameNative)
 	ratio("drain, of asynq", 10, drain, f.of("drain", nameAsynq, "per_s"), nameAsynq)
 	ratio("drain, of the bare loop", 0.8, drain, bareDrain, nameBare)
 	ratio("drain, of the bare loop with a lease for each message", 0.8, drain, f.of("drain", nameLeased, "per_s"), nameLeased)
