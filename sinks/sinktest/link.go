@@ -3,8 +3,11 @@ package sinktest
 import (
 	"io"
 	"net"
+	"strconv"
 	"sync"
 	"testing"
+
+	"delaybridge/test/servers"
 )
 
 // Link is a TCP connection point between a sink and its broker that can be cut
@@ -27,10 +30,11 @@ func NewLink(t testing.TB, to string) *Link {
 	t.Helper()
 	l := &Link{to: to, conns: map[net.Conn]bool{}, flow: make(chan struct{})}
 	close(l.flow)
-	if err := l.listen("127.0.0.1:0"); err != nil {
+	// Not any port: an outgoing connection could have it when the link comes up again.
+	l.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(servers.FreePort(t)))
+	if err := l.listen(l.addr); err != nil {
 		t.Fatal(err)
 	}
-	l.addr = l.listener.Addr().String()
 	t.Cleanup(func() {
 		l.Resume()
 		l.Down()

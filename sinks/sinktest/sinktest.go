@@ -393,13 +393,17 @@ func testConcurrent(t *testing.T, f Fixture) {
 	}
 }
 
+// patience is how long the suite waits for what must happen: a limit for
+// failures, which a machine that is busy with much else keeps.
+const patience = time.Minute
+
 // until calls Publish with batches of new messages until done says so of one
-// batch's outcomes, for at most 20 s, and returns the whole record: the outcome
-// of each id.
+// batch's outcomes, for as long as patience lasts, and returns the whole record:
+// the outcome of each id.
 func until(t *testing.T, f Fixture, target delaybridge.Target, prefix string, done func([]error) bool) map[string]error {
 	t.Helper()
 	record := map[string]error{}
-	for deadline, n := time.Now().Add(20*time.Second), 0; time.Now().Before(deadline); n++ {
+	for deadline, n := time.Now().Add(patience), 0; time.Now().Before(deadline); n++ {
 		batch := claims(target, fmt.Sprintf("%s-%d", prefix, n), 5)
 		errs := f.Sink.Publish(t.Context(), batch)
 		for i, err := range errs {
@@ -410,7 +414,7 @@ func until(t *testing.T, f Fixture, target delaybridge.Target, prefix string, do
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatal("not within 20 s")
+	t.Fatalf("not within %v", patience)
 	return nil
 }
 
@@ -472,7 +476,7 @@ func testAway(t *testing.T, f Fixture) {
 			record[batch[i].ID] = err
 		}
 	}
-	if d := time.Since(start); d > 20*time.Second {
+	if d := time.Since(start); d > patience/2 {
 		t.Errorf("it took %v to learn that the broker is away", d)
 	}
 	f.Link.Up(t)
@@ -492,8 +496,8 @@ func testHang(t *testing.T, f Fixture, timeout time.Duration) {
 		}
 		start := time.Now()
 		errs := f.Sink.Publish(t.Context(), batch)
-		// Not a matter of speed: the margin only allows for a busy machine.
-		if d := time.Since(start); d > timeout+5*time.Second {
+		// Not a matter of speed: the margin allows for a busy machine.
+		if d := time.Since(start); d > timeout+patience/2 {
 			t.Errorf("Publish of %d messages took %v with a timeout of %v", n, d, timeout)
 		}
 		for i, err := range errs {
@@ -525,7 +529,7 @@ func testContext(t *testing.T, f Fixture) {
 			}
 			record[batch[i].ID] = err
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience / 2):
 		t.Fatal("Publish did not end with its context")
 	}
 	f.Link.Resume()

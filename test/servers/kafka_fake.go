@@ -34,10 +34,19 @@ func newFakeKafka(t testing.TB, options ...kfake.Opt) *Kafka {
 // that they win.
 func startFakeKafka(t testing.TB, options ...kfake.Opt) *Kafka {
 	t.Helper()
-	k := &Kafka{fake: &fakeKafka{options: append([]kfake.Opt{kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(0)}, options...)}}
+	// Not any ports: an outgoing connection could have one of them after Stop.
+	listen := func(network, address string) (net.Listener, error) {
+		if host, port, _ := net.SplitHostPort(address); port == "0" {
+			address = net.JoinHostPort(host, strconv.Itoa(FreePort(t)))
+		}
+		return net.Listen(network, address)
+	}
+	k := &Kafka{fake: &fakeKafka{options: append([]kfake.Opt{
+		kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(0), kfake.ListenFn(listen),
+	}, options...)}}
 	k.fake.start(t)
 	k.Brokers = k.fake.cluster.ListenAddrs()
-	// The ports were free ones: they stay the same over Stop and Start.
+	// They stay the same over Stop and Start.
 	var ports []int
 	for _, addr := range k.Brokers {
 		_, port, _ := net.SplitHostPort(addr)
