@@ -36,6 +36,7 @@ type fakeItem struct {
 	c   delaybridge.Claim
 	at  time.Time
 	end time.Time
+	why string // the last attempt failed
 }
 
 func newFakeQueue() *fakeQueue {
@@ -186,9 +187,12 @@ func each[T any](q *fakeQueue, items []T, do func(T) error) []error {
 }
 
 func (q *fakeQueue) Store(_ context.Context, requests []delaybridge.Request) []delaybridge.Result {
+	q.mu.Lock()
+	err := q.brokenSettle
+	q.mu.Unlock()
 	out := make([]delaybridge.Result, len(requests))
 	for i, r := range requests {
-		if out[i].Err = q.brokenSettle; q.brokenSettle == nil {
+		if out[i].Err = err; err == nil {
 			q.put(r.Message)
 		}
 	}
@@ -215,6 +219,7 @@ func (q *fakeQueue) Retry(_ context.Context, retries []delaybridge.Retry) []erro
 				it.at = end
 			}
 			it.c.Failed++
+			it.why = r.Error
 			q.due[r.Claim.Lease.Lane][r.Claim.ID] = it
 		})
 	})

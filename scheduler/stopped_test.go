@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,12 +50,15 @@ func TestWhatWasClaimedBeforeAStopIsPublishedOnlyUnderItsLease(t *testing.T) {
 				q := newFakeQueue()
 				begin := time.Now()
 				core, logged := observer.New(zap.WarnLevel)
+				var mu sync.Mutex // two schedulers publish
 				published := map[string]int{}
 				var attempts []time.Duration
 				run := func(name string, q Queue) (stop func()) {
 					cfg := DefaultConfig()
 					cfg.Lanes, cfg.Log = []string{"nats"}, zap.New(core)
 					s, err := New(cfg, q, delaybridge.SinkFunc(func(_ context.Context, batch []delaybridge.Claim) []error {
+						mu.Lock()
+						defer mu.Unlock()
 						published[name] += len(batch)
 						attempts = append(attempts, time.Since(begin))
 						return make([]error, len(batch))
