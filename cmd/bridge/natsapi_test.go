@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"delaybridge"
 	"delaybridge/test/servers"
@@ -47,7 +48,7 @@ func (w *natsWorld) start(t *testing.T, change func(*Settings)) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	before := len(w.services(t))
+	before := w.instances(t)
 	go func() { ended <- run(ctx, s, zap.NewNop(), nil, listeners{}) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -56,10 +57,22 @@ func (w *natsWorld) start(t *testing.T, change func(*Settings)) (stop func()) {
 		}
 	})
 	t.Cleanup(stop)
-	if !servers.Eventually(func() bool { return len(w.services(t)) == before+1 }) {
-		t.Fatal("the service does not answer")
+	if !servers.Eventually(func() bool { return w.instances(t) == before+1 }) {
+		t.Fatal("there is no such service")
 	}
 	return stop
+}
+
+// instances counts the service's instances that are there just now, by the server's
+// word: that of the clients is only known when all have answered.
+func (w *natsWorld) instances(t *testing.T) int {
+	t.Helper()
+	last := natsAPIGroup + "." + natsEndpoints[len(natsEndpoints)-1].subject // it is added last
+	subs, err := w.nats.Server.Subsz(&server.SubszOptions{Subscriptions: true, Test: last})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return subs.Total
 }
 
 // services asks all instances of the service who they are, as "nats micro ls" does.
@@ -74,10 +87,10 @@ func (w *natsWorld) services(t *testing.T) (found []micro.Info) {
 	if err := w.nc.PublishRequest("$SRV.INFO.bridge", inbox, nil); err != nil {
 		t.Fatal(err)
 	}
-	for {
-		m, err := sub.NextMsg(200 * time.Millisecond)
-		if err != nil || m.Header.Get("Status") == "503" {
-			return found
+	for range w.instances(t) {
+		m, err := sub.NextMsg(20 * time.Second)
+		if err != nil {
+			t.Fatalf("after %d answers: %v", len(found), err)
 		}
 		var info micro.Info
 		if err := json.Unmarshal(m.Data, &info); err != nil {
@@ -85,6 +98,7 @@ func (w *natsWorld) services(t *testing.T) (found []micro.Info) {
 		}
 		found = append(found, info)
 	}
+	return found
 }
 
 // request asks the service. Each header is "Name: value".
@@ -352,8 +366,8 @@ func TestNATSServiceLosesNoRequestWhenAProcessStops(t *testing.T) {
 	if _, _, v := w.request(t, "stats", ""); v["lanes"].(map[string]any)["nats"].(map[string]any)["pending"] != 800.0 {
 		t.Errorf("%v", v["lanes"])
 	}
-	if n := len(w.services(t)); n != 1 {
-		t.Errorf("%d services are left", n)
+	if !servers.Eventually(func() bool { return w.instances(t) == 1 }) {
+		t.Errorf("%d services are left", w.instances(t))
 	}
 }
 
@@ -364,12 +378,12 @@ func TestNATSServiceIsOffUnlessAsked(t *testing.T) {
 	s := defaultSettings()
 	s.Redis.URL, s.NATS.URL, s.NATS.Ingest.Stream, s.NATS.Ingest.Subjects = address(w.redis.URL), address(w.nats.URL), "OTHER", list{"other.schedule"}
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, s, zap.NewNop(), nil, listeners{}) }()
-	js := w.nats.JetStream(t)
-	if !servers.Eventually(func() bool { _, err := js.Stream(t.Context(), "OTHER"); return err == nil }) {
-		t.Error("the bridge made no stream")
+	core, logged := observer.New(zap.InfoLevel)
+	go func() { ended <- run(ctx, s, zap.New(core), nil, listeners{}) }()
+	if !servers.Eventually(func() bool { return logged.FilterMessage("running").Len() == 1 }) {
+		t.Error("the bridge does not run")
 	}
-	if n := len(w.services(t)); n != 1 {
+	if n := w.instances(t); n != 1 {
 		t.Errorf("%d services", n)
 	}
 	stop()
