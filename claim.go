@@ -59,6 +59,9 @@ type Retry struct {
 	// OutliveLease keeps the retry from happening before the lease would have
 	// ended, for a publish that may still arrive.
 	OutliveLease bool
+	// Error is why the attempt failed. The queue keeps it, as LastErrorText has it,
+	// until another attempt fails, or the message is settled or replaced.
+	Error string
 }
 
 // Burial makes a claim a dead letter.

@@ -108,18 +108,30 @@ func ClassOf(err error) Class {
 // MaxErrorBytes is the length at which stored error texts are cut.
 const MaxErrorBytes = 1024
 
+// MaxLastErrorBytes is the length at which the last error of a message that is
+// tried again is cut: many may wait at a time.
+const MaxLastErrorBytes = 256
+
 // ErrorText returns an error's text as one line of printable text of at most
 // MaxErrorBytes, fit for a header of either broker and for a terminal.
-func ErrorText(text string) string {
+func ErrorText(text string) string { return errorText(text, MaxErrorBytes) }
+
+// LastErrorText is ErrorText of at most MaxLastErrorBytes. Where errors were
+// joined, a blank stands between them.
+func LastErrorText(text string) string {
+	return errorText(strings.Join(strings.Fields(text), " "), MaxLastErrorBytes)
+}
+
+func errorText(text string, most int) string {
 	text = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsGraphic(r) || r == '\u2028' || r == '\u2029' {
 			return '?'
 		}
 		return r
 	}, text))
-	if len(text) > MaxErrorBytes {
+	if len(text) > most {
 		const more = "…"
-		text = strings.ToValidUTF8(text[:MaxErrorBytes-len(more)], "") + more
+		text = strings.ToValidUTF8(text[:most-len(more)], "") + more
 	}
 	return text
 }

@@ -37,6 +37,9 @@ type Status struct {
 	Due, LeaseEnd time.Time
 	// Failed counts the failed attempts, LostLeases the leases that ran out.
 	Failed, LostLeases int
+	// LastError is why the last attempt failed, of at most
+	// delaybridge.MaxLastErrorBytes; of a dead letter, its error. Empty if none did.
+	LastError string
 }
 
 // Get says what is known of an id; the error matches ErrUnknown if nothing is.
@@ -68,7 +71,7 @@ func (q *Queue) Get(ctx context.Context, id string) (Status, error) {
 		if m, _, err := decodeRecord(id, record.Val()); err == nil {
 			s.Message = &m
 		}
-		s.Failed, s.LostLeases = parseTries(tries.Val())
+		s.Failed, s.LostLeases, s.LastError = parseTries(tries.Val())
 		s.State = delaybridge.StatePending
 		for l := range due {
 			if due[l].Err() == nil {
@@ -93,7 +96,7 @@ func (q *Queue) Get(ctx context.Context, id string) (Status, error) {
 	case isDead:
 		s.State = delaybridge.StateDead
 		d, _ := decodeLetter(id, letter.Val(), time.UnixMilli(int64(died.Val())))
-		s.Failed, s.LostLeases = d.Attempts, d.LostLeases
+		s.Failed, s.LostLeases, s.LastError = d.Attempts, d.LostLeases, d.Error
 		if !d.Corrupt {
 			s.Message = &d.Message
 		}
@@ -122,10 +125,11 @@ func atoi(s string) int64 {
 	return n
 }
 
-// parseTries reads "<failed> <lost>", "" as none.
-func parseTries(s string) (failed, lost int) {
-	f, l, _ := strings.Cut(s, " ")
-	return int(atoi(f)), int(atoi(l))
+// parseTries reads "<failed> <lost>" or "<failed> <lost> <error>", "" as none.
+func parseTries(s string) (failed, lost int, lastError string) {
+	f, rest, _ := strings.Cut(s, " ")
+	l, lastError, _ := strings.Cut(rest, " ")
+	return int(atoi(f)), int(atoi(l)), lastError
 }
 
 // Pending is one pending message of a list.
@@ -136,6 +140,7 @@ type Pending struct {
 	Due        time.Time
 	Failed     int
 	LostLeases int
+	LastError  string
 }
 
 // List returns up to limit pending messages by due time, of one lane or of all
@@ -193,7 +198,7 @@ func (q *Queue) WalkPending(ctx context.Context, lane string, limit int, after s
 			if m, _, err := decodeRecord(e.id, records[i].Val()); err == nil {
 				item.Message = &m
 			}
-			item.Failed, item.LostLeases = parseTries(tries[i].Val())
+			item.Failed, item.LostLeases, item.LastError = parseTries(tries[i].Val())
 			bytes += len(records[i].Val())
 			each(item)
 		}

@@ -52,7 +52,11 @@ func TestOddIDs(t *testing.T) {
 			want(fmt.Sprint(s.State, " ", err, s.Message.ID == id), "pending <nil> true")
 			items, _, err := h.q.List(ctx, "", 10, "")
 			want(fmt.Sprint(len(items), err, items[0].ID == id), "1 <nil> true")
-			want(settled(h.q.Retry(ctx, []delaybridge.Retry{{Claim: claim()[0]}})), "ok")
+			want(settled(h.q.Retry(ctx, []delaybridge.Retry{{Claim: claim()[0], Error: "1 2 no"}})), "ok")
+			s, err = h.q.Get(ctx, id)
+			want(fmt.Sprintf("%v %d/%d %q", err, s.Failed, s.LostLeases, s.LastError), `<nil> 1/0 "1 2 no"`)
+			items, _, err = h.q.List(ctx, "", 10, "")
+			want(fmt.Sprintf("%v %d/%d %q", err, items[0].Failed, items[0].LostLeases, items[0].LastError), `<nil> 1/0 "1 2 no"`)
 			want(settled(h.q.Release(ctx, claim())), "ok")
 			want(settled(h.q.Bury(ctx, []delaybridge.Burial{{Claim: claim()[0], Reason: delaybridge.ReasonExpired, Error: id}})), "ok")
 			letters, _, err := h.q.Dead(ctx, 10, "")
@@ -246,7 +250,11 @@ func TestGet(t *testing.T) {
 		if !s.LeaseEnd.IsZero() {
 			text += " until " + writeTime(s.LeaseEnd.UnixMilli())
 		}
-		return fmt.Sprintf("%s %d/%d", text, s.Failed, s.LostLeases)
+		text += fmt.Sprintf(" %d/%d", s.Failed, s.LostLeases)
+		if s.LastError != "" {
+			text += fmt.Sprintf(" %q", s.LastError)
+		}
+		return text
 	}
 	letter := "dead a +5\ndeadmsg a attempts 12 2 \"no\" [nats:S 7] hi\ndeadcount attempts 1\n"
 	var rows []transition
@@ -254,6 +262,9 @@ func TestGet(t *testing.T) {
 		{"nothing is known", "", "unknown"},
 		{"pending", "due:nats a +1000\nmsg a [nats:S 7] hi", "pending hi due +1000 0/0"},
 		{"pending after failures", "due:kafka a +9000\nmsg a [nats:S 7] kaf\ntries a 2 1", "pending kaf due +9000 2/1"},
+		{"pending after failures, with the last error", "due:nats a +9000\nmsg a [nats:S 7] hi\ntries a 2 1 3 no  stream ", `pending hi due +9000 2/1 "3 no  stream"`},
+		{"in flight after failures", "inflight:nats a +60000\nmsg a [nats:S 7] hi\ntries a 1 0 no", `in_flight hi until +60000 1/0 "no"`},
+		{"pending with tries that cannot be read", "due:nats a +9000\nmsg a [nats:S 7] hi\ntries a x", "pending hi due +9000 0/0"},
 		{"pending with a record that cannot be read", "due:nats a +1000\nmsg a raw \"?\"", "pending due +1000 0/0"},
 		{"in flight", leased, "in_flight hi until +60000 1/2"},
 		{"delivered", "done:a since +0\ndone:a a d nats:S 7", "delivered 0/0"},
@@ -261,9 +272,9 @@ func TestGet(t *testing.T) {
 		{"delivered, in the older hash", "done:a since +0\ndone:a a d nats:S 7\ndone:b since +1", "delivered 0/0"},
 		{"delivered, then cancelled: the newer counts", "done:a since +0\ndone:a a d nats:S 7\ndone:b since +1\ndone:b a c nats:S 8", "cancelled 0/0"},
 		{"cancelled, then delivered: the newer counts", "done:a since +1\ndone:a a d nats:S 8\ndone:b since +0\ndone:b a c nats:S 7", "delivered 0/0"},
-		{"dead", letter + "done:a since +0\ndone:a a x nats:S 7", "dead hi 12/2"},
-		{"dead, its tombstone gone", letter, "dead hi 12/2"},
-		{"dead and corrupt", "dead a +5\ndeadmsg a corrupt 1 0 \"no\" raw \"?\"\ndeadcount corrupt 1", "dead 1/0"},
+		{"dead", letter + "done:a since +0\ndone:a a x nats:S 7", `dead hi 12/2 "no"`},
+		{"dead, its tombstone gone", letter, `dead hi 12/2 "no"`},
+		{"dead and corrupt", "dead a +5\ndeadmsg a corrupt 1 0 \"no\" raw \"?\"\ndeadcount corrupt 1", `dead 1/0 "no"`},
 		{"dead, then pending anew", letter + "due:nats a +1000\nmsg a [nats:S 8] hi", "pending hi due +1000 0/0"},
 		{"dead, then delivered", letter + "done:a since +0\ndone:a a d nats:S 8", "delivered 0/0"},
 		{"dead, then purged", "done:a since +0\ndone:a a x nats:S 7", "unknown"},

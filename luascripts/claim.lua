@@ -87,12 +87,12 @@ local function take(ids, first, ran_out)
   for i, id in ipairs(ids) do
     local record = records[first + i]
     local marks = record and marks_of(record)
-    local failed, lost = read_tries(tries[i])
+    local failed, lost, why = read_tries(tries[i])
     if ran_out then lost = lost + 1 end
     if not marks or lost >= max_lost then
       bury(id, record, marks, failed, lost)
     else
-      if ran_out then call('HSET', KEYS[4], id, failed .. ' ' .. lost) end
+      if ran_out then call('HSET', KEYS[4], id, failed .. ' ' .. lost .. why) end
       leases[#leases + 1] = marks == '=' and odd or even
       leases[#leases + 1] = id
       add(id, record, failed, lost)

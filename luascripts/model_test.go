@@ -240,8 +240,9 @@ func (w *world) settle() {
 			err = w.q.Release(ctx, []delaybridge.Claim{c})[0]
 			w.model.release(&c)
 		case how < 7:
-			err = w.q.Retry(ctx, []delaybridge.Retry{{Claim: c, After: time.Duration(after) * time.Millisecond, OutliveLease: outlive}})[0]
-			w.model.retry(w.now, &c, after, outlive)
+			why := modelErrors[after%int64(len(modelErrors))]
+			err = w.q.Retry(ctx, []delaybridge.Retry{{Claim: c, After: time.Duration(after) * time.Millisecond, OutliveLease: outlive, Error: why.said}})[0]
+			w.model.retry(w.now, &c, after, outlive, why.kept)
 		default:
 			err = w.q.Bury(ctx, []delaybridge.Burial{{Claim: c, Reason: delaybridge.ReasonAttempts, Error: "no", Failed: 9}})[0]
 			w.model.bury(w.now, &c)
@@ -546,11 +547,25 @@ type model struct {
 	due      map[string]map[string]int64 // lane -> id -> ms past the epoch
 	inflight map[string]map[string]int64
 	msg      map[string]modelRecord
-	tries    map[string][2]int
+	tries    map[string]modelTries
 	letters  map[string]modelLetter
 	done     [2]modelTombs // the first is the one in use
 	doneB    bool          // whether that is done:b
 	host     int64         // the host's clock
+}
+
+type modelTries struct {
+	failed, lost int
+	lastError    string
+}
+
+// modelErrors are why attempts fail, and what is kept of it.
+var modelErrors = []struct{ said, kept string }{
+	{"no stream", "no stream"},
+	{"", ""},
+	{" 7 8\n9\x1b[2J\x00", "7 8 9?[2J?"},
+	{strings.Repeat("€", 100), strings.Repeat("€", 84) + "…"},
+	{"3", "3"},
 }
 
 type modelRecord struct {
@@ -581,7 +596,7 @@ type modelTomb struct {
 func newModel(cfg Config) *model {
 	m := &model{
 		cfg: cfg, due: map[string]map[string]int64{}, inflight: map[string]map[string]int64{},
-		msg: map[string]modelRecord{}, tries: map[string][2]int{}, letters: map[string]modelLetter{},
+		msg: map[string]modelRecord{}, tries: map[string]modelTries{}, letters: map[string]modelLetter{},
 	}
 	for _, lane := range delaybridge.Lanes {
 		m.due[lane], m.inflight[lane] = map[string]int64{}, map[string]int64{}
@@ -750,12 +765,12 @@ func (m *model) claim(now, host int64, lane string, limit int) (claims []string,
 	for i, id := range append(lost, due...) {
 		r, tries := m.msg[id], m.tries[id]
 		if i < len(lost) {
-			tries[1]++
+			tries.lost++
 			m.tries[id] = tries
 		}
-		if tries[1] >= m.cfg.MaxLostLeases {
+		if tries.lost >= m.cfg.MaxLostLeases {
 			m.remove(id)
-			m.letters[id] = modelLetter{r, now, "abandoned", tries[0], tries[1], fmt.Sprintf("its lease ran out %d times", tries[1])}
+			m.letters[id] = modelLetter{r, now, "abandoned", tries.failed, tries.lost, fmt.Sprintf("its lease ran out %d times", tries.lost)}
 			m.bless(now, id, "x", r.marks)
 			buried++
 			continue
@@ -767,7 +782,7 @@ func (m *model) claim(now, host int64, lane string, limit int) (claims []string,
 		}
 		delete(m.due[lane], id)
 		m.inflight[lane][id] = end
-		claims = append(claims, fmt.Sprintf("%s %s %d %d/%d", id, r.m.Payload, end, tries[0], tries[1]))
+		claims = append(claims, fmt.Sprintf("%s %s %d %d/%d", id, r.m.Payload, end, tries.failed, tries.lost))
 	}
 	wait = -1
 	for _, at := range m.due[lane] {
@@ -805,7 +820,7 @@ func (m *model) release(c *delaybridge.Claim) {
 	}
 }
 
-func (m *model) retry(now int64, c *delaybridge.Claim, after int64, outlive bool) {
+func (m *model) retry(now int64, c *delaybridge.Claim, after int64, outlive bool, lastError string) {
 	if !m.owns(c) {
 		return
 	}
@@ -815,7 +830,7 @@ func (m *model) retry(now int64, c *delaybridge.Claim, after int64, outlive bool
 	}
 	delete(m.inflight[c.Lease.Lane], c.ID)
 	m.due[c.Lease.Lane][c.ID] = at
-	m.tries[c.ID] = [2]int{m.tries[c.ID][0] + 1, m.tries[c.ID][1]}
+	m.tries[c.ID] = modelTries{m.tries[c.ID].failed + 1, m.tries[c.ID].lost, lastError}
 }
 
 func (m *model) bury(now int64, c *delaybridge.Claim) {
@@ -903,7 +918,7 @@ func (m *model) state() string {
 		add("msg %s [%s] %s", id, modelMarks(id, r.marks), r.body)
 	}
 	for id, n := range m.tries {
-		add("tries %s %d %d", id, n[0], n[1])
+		add("%s", strings.TrimSpace(fmt.Sprintf("tries %s %d %d %s", id, n.failed, n.lost, n.lastError)))
 	}
 	count := map[string]int{}
 	for id, l := range m.letters {

@@ -6,7 +6,8 @@
 --            default ids do: "<source>:<offset>"
 -- lease end  Unix ms; odd for a record whose marks are "=", even for all others
 -- tombstone  "<d|c|x> <marks>": delivered, cancelled or dead
--- tries      "<failed> <lost>": failed attempts and lost leases
+-- tries      "<failed> <lost>" or "<failed> <lost> <error>": failed attempts, lost leases, and
+--            why the last attempt failed
 -- letter     "1 <reason> <failed> <lost> <error bytes>\n<error><record>"
 
 local call = redis.call
@@ -155,10 +156,11 @@ local function tombstones(a, b)
   return t
 end
 
--- Failed attempts and lost leases by a field of tries, false for none.
+-- Failed attempts and lost leases by a field of tries, false for none; then the last error,
+-- with the blank before it where there is one.
 local function read_tries(text)
-  local failed, lost = string.match(text or '', '^(%d+) (%d+)$')
-  return tonumber(failed or 0), tonumber(lost or 0)
+  local failed, lost, why = string.match(text or '', '^(%d+) (%d+)(.*)$')
+  return tonumber(failed or 0), tonumber(lost or 0), why or ''
 end
 
 -- The marks of a letter's record, '' where it cannot be read.

@@ -512,8 +512,8 @@ func (q *Queue) Release(ctx context.Context, claims []delaybridge.Claim) []error
 	}, func(c *delaybridge.Claim) []any { return []any{c.ID, c.Lease.End, c.Lease.Marks, dueScore(&c.Message)} })
 }
 
-// Retry puts claims back for later, with one more failed attempt. Errors are
-// those of Ack.
+// Retry puts claims back for later, with one more failed attempt and why it
+// failed. Errors are those of Ack.
 func (q *Queue) Retry(ctx context.Context, retries []delaybridge.Retry) []error {
 	return settle(ctx, q, retries, func(r *delaybridge.Retry) (string, delaybridge.Lease) { return leaseOf(&r.Claim) },
 		func(k *keys, shard, lane int) *run {
@@ -528,7 +528,10 @@ func (q *Queue) Retry(ctx context.Context, retries []delaybridge.Retry) []error 
 				outlive = 1
 			}
 			c := &r.Claim
-			return []any{c.ID, c.Lease.End, c.Lease.Marks, dueScore(&c.Message), max(0, r.After.Milliseconds()), outlive}
+			return []any{
+				c.ID, c.Lease.End, c.Lease.Marks, dueScore(&c.Message), max(0, r.After.Milliseconds()), outlive,
+				delaybridge.LastErrorText(r.Error),
+			}
 		})
 }
 

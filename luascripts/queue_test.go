@@ -2,6 +2,8 @@ package luascripts
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -136,8 +138,8 @@ func TestSchedule(t *testing.T) {
 			want:  "replaced",
 			state: "due:kafka a +2000\nmsg a [nats:S 8] kaf",
 		}, {
-			name:  "a replacement starts without attempts, and past the leases of the old message",
-			seed:  "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 2 1",
+			name:  "a replacement starts without attempts and errors, and past the leases of the old message",
+			seed:  "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 2 1 no stream",
 			do:    storing(schedule("a", "again", "nats:S 8")),
 			want:  "replaced",
 			state: "due:nats a +3000\nmsg a [nats:S 8] again",
@@ -287,7 +289,7 @@ func TestCancel(t *testing.T) {
 	runTransitions(t, []transition{
 		{
 			name:  "what is pending goes, and leaves a tombstone",
-			seed:  "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 1 0",
+			seed:  "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 1 0 no stream",
 			do:    storing(cancel("a", "nats:S 8")),
 			want:  "cancelled",
 			state: "done:b since +0\ndone:b a c nats:S 8",
@@ -563,6 +565,26 @@ func TestClaim(t *testing.T) {
 			want:  "a hi +60000 4/2; wait 1m0s",
 			state: "inflight:nats a +60000\nmsg a [nats:S 7] hi\ntries a 4 2",
 		}, {
+			name:  "the last error is none of the counts, and stays as it is",
+			seed:  "due:nats a +0\nmsg a [nats:S 7] hi\ntries a 4 2 7 8 no stream",
+			do:    claiming("nats", 1),
+			want:  "a hi +60000 4/2; wait 1m0s",
+			state: "inflight:nats a +60000\nmsg a [nats:S 7] hi\ntries a 4 2 7 8 no stream",
+		}, {
+			name:  "a lost lease is counted before the last error, which stays as it is",
+			seed:  "inflight:nats a +1000\nmsg a [nats:S 7] hi\ntries a 2 1 no  stream\ninflight:nats b +1000\nmsg b [nats:S 8] hi\ntries b 1 0 €",
+			now:   1000,
+			do:    claiming("nats", 10),
+			want:  "a hi +61000 2/2, b hi +61000 1/1; wait 1m0s, 2 expired",
+			state: "inflight:nats a +61000\nmsg a [nats:S 7] hi\ntries a 2 2 no  stream\ninflight:nats b +61000\nmsg b [nats:S 8] hi\ntries b 1 1 €",
+		}, {
+			name:  "after too many lost leases the last error goes, and its counts are told",
+			seed:  "inflight:nats a +0\nmsg a [nats:S 7] hi\ntries a 1 2 no stream",
+			now:   5,
+			do:    claiming("nats", 1),
+			want:  "nothing; wait none, 1 expired, 1 buried",
+			state: "dead a +5\ndeadmsg a abandoned 1 3 \"its lease ran out 3 times\" [nats:S 7] hi\ndeadcount abandoned 1\ndone:b since +5\ndone:b a x nats:S 7",
+		}, {
 			name:  "after too many lost leases it is abandoned",
 			seed:  "inflight:nats a +0\nmsg a [nats:S 7] hi\ntries a 1 2",
 			now:   5,
@@ -793,6 +815,11 @@ func TestAck(t *testing.T) {
 			want:  "ok",
 			state: "done:b since +1000\ndone:b a d nats:S 7",
 		}, {
+			name: "and so is its last error", seed: "inflight:nats a +60000\nmsg a [nats:S 7] hi\ntries a 1 2 no stream", now: 1000,
+			do:    func(h *harness) string { return settled(ack(h, claimOf("a", "hi", "nats:S 7", 60_000))) },
+			want:  "ok",
+			state: "done:b since +1000\ndone:b a d nats:S 7",
+		}, {
 			name: "the tombstone knows all positions", seed: "inflight:nats a +60000\nmsg a [nats:S 7 kafka:t:0 3] hi",
 			do:    func(h *harness) string { return settled(ack(h, claimOf("a", "hi", "nats:S 7 kafka:t:0 3", 60_000))) },
 			want:  "ok",
@@ -835,7 +862,48 @@ func TestRetry(t *testing.T) {
 			return settled(retry(after, outlive)(h, claimOf("a", "hi", "nats:S 7", 60_000)))
 		}
 	}
+	failing := func(why ...string) func(*harness) string {
+		return func(h *harness) string {
+			var all []delaybridge.Retry
+			for i, w := range why {
+				c := claimOf(string(rune('a'+i)), "hi", fmt.Sprint("nats:S ", 7+i), 60_000)
+				all = append(all, delaybridge.Retry{Claim: c, Error: w})
+			}
+			return settled(h.q.Retry(context.Background(), all))
+		}
+	}
 	runTransitions(t, append(settling(retry(time.Second, false)), []transition{
+		{
+			name: "why it failed is kept", seed: leased, now: 2000,
+			do: failing("nats: no stream matches subject"), want: "ok",
+			state: "due:nats a +2000\nmsg a [nats:S 7] hi\ntries a 2 2 nats: no stream matches subject",
+		}, {
+			name: "in place of why it failed before", seed: "inflight:nats a +60000\nmsg a [nats:S 7] hi\ntries a 1 2 4 times no", now: 2000,
+			do: failing("5"), want: "ok",
+			state: "due:nats a +2000\nmsg a [nats:S 7] hi\ntries a 2 2 5",
+		}, {
+			name: "which is not known any more where nothing is said", seed: "inflight:nats a +60000\nmsg a [nats:S 7] hi\ntries a 1 2 no", now: 2000,
+			do: failing(" \n"), want: "ok",
+			state: "due:nats a +2000\nmsg a [nats:S 7] hi\ntries a 2 2",
+		}, {
+			name: "each of a batch has its own", now: 2000,
+			seed: leased + "inflight:nats b +60000\nmsg b [nats:S 8] hi\ninflight:nats c +60000\nmsg c [nats:S 9] hi",
+			do:   failing("no", "", "why not"), want: "ok, ok, ok",
+			state: "due:nats a +2000\nmsg a [nats:S 7] hi\ntries a 2 2 no\ndue:nats b +2000\nmsg b [nats:S 8] hi\ntries b 1 0\n" +
+				"due:nats c +2000\nmsg c [nats:S 9] hi\ntries c 1 0 why not",
+		}, {
+			name: "as one line, in which nothing steers a terminal", seed: leased, now: 2000,
+			do: failing("\tno\r\n\x1b[2J\x00\u202eé\xff 1 1"), want: "ok",
+			state: "due:nats a +2000\nmsg a [nats:S 7] hi\ntries a 2 2 no ?[2J??é? 1 1",
+		}, {
+			name: "as long as it may be", seed: leased, now: 2000,
+			do: failing(strings.Repeat("x", 256)), want: "ok",
+			state: "due:nats a +2000\nmsg a [nats:S 7] hi\ntries a 2 2 " + strings.Repeat("x", 256),
+		}, {
+			name: "cut where it is longer, through no character", seed: leased, now: 2000,
+			do: failing(strings.Repeat("x", 251) + "€€"), want: "ok",
+			state: "due:nats a +2000\nmsg a [nats:S 7] hi\ntries a 2 2 " + strings.Repeat("x", 251) + "…",
+		},
 		{
 			name: "it comes back later, with one more attempt", seed: leased, now: 2000,
 			do: one(4*time.Second, false), want: "ok",
@@ -881,6 +949,11 @@ func TestRelease(t *testing.T) {
 		do:    func(h *harness) string { return settled(release(h, claimOf("a", "hi", "nats:S 7", 60_000))) },
 		want:  "ok",
 		state: "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 1 2",
+	}, transition{
+		name: "and with its last error", seed: "inflight:nats a +60000\nmsg a [nats:S 7] hi\ntries a 1 2 no stream", now: 5000,
+		do:    func(h *harness) string { return settled(release(h, claimOf("a", "hi", "nats:S 7", 60_000))) },
+		want:  "ok",
+		state: "due:nats a +1000\nmsg a [nats:S 7] hi\ntries a 1 2 no stream",
 	}, transition{
 		name: "one claim twice in a batch", seed: leased, now: 5000,
 		do: func(h *harness) string {

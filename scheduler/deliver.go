@@ -267,6 +267,7 @@ func (l *lane) settle(ctx context.Context, all []outcome) (again []outcome) {
 			retries = append(retries, delaybridge.Retry{
 				Claim: o.claim, After: o.after,
 				OutliveLease: delaybridge.ClassOf(o.err) == delaybridge.ClassUnknown,
+				Error:        o.err.Error(),
 			})
 			byRetry = append(byRetry, i)
 		case bury, expire:

@@ -166,8 +166,8 @@ func TestWhatBecomesOfAFailedPublish(t *testing.T) {
 				if b, dead := q.dead["a1"]; dead && (b.Reason != tt.reason || b.Error != "boom" || b.Failed != tt.failed+1) {
 					t.Errorf("buried as %q, %q, %d failed", b.Reason, b.Error, b.Failed)
 				}
-				if it := q.due["nats"]["a1"]; tt.notUntil > 0 && time.Until(it.at) < tt.notUntil {
-					t.Errorf("next try in %v, want at least %v", time.Until(it.at), tt.notUntil)
+				if it := q.due["nats"]["a1"]; tt.notUntil > 0 && (time.Until(it.at) < tt.notUntil || it.why != "boom") {
+					t.Errorf("next try in %v, want at least %v; the error is %q", time.Until(it.at), tt.notUntil, it.why)
 				}
 			})
 		})

@@ -122,6 +122,14 @@ func (w *apiWorld) schedule(t *testing.T, id, delay string) {
 	}
 }
 
+// fail has a message fail for a reason, to be tried again in an hour.
+func (w *apiWorld) fail(t *testing.T, id, why string) {
+	t.Helper()
+	if err := w.queue.Retry(t.Context(), []delaybridge.Retry{{Claim: w.inFlight(t, id), After: time.Hour, Error: why}})[0]; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // claim claims what is due.
 func (w *apiWorld) claim(t *testing.T) (claims []delaybridge.Claim) {
 	t.Helper()

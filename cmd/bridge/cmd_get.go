@@ -84,6 +84,7 @@ func messageRows(t io.Writer, v messageView) {
 	if v.State != delaybridge.StateDelivered && v.State != delaybridge.StateCancelled { // of these only that is kept
 		row("attempts", fmt.Sprint(v.Attempts))
 		row("lost leases", fmt.Sprint(v.LostLeases))
+		row("last error", oneLine(v.LastError))
 	}
 	if !time.Time(v.NextTry).Equal(time.Time(v.Due)) {
 		row("next try", textTime(v.NextTry))

@@ -50,6 +50,7 @@ func TestCommandsSayTheSameByTheAPI(t *testing.T) {
 		run("list"), run("list", "--limit", "2"), run("list", "--sink", "kafka", "-o", "json"), run("list", "--sink", "mqtt"), run("list", "--after", "???"), run("list", "--limit", "0"),
 		run("get", "a/b %ü"), run("get", "k", "-o", "json"), run("get", "bytes", "-o", "json"), run("get", "tombstone"),
 		run("get", "k", "--payload"), run("get", "bytes", "--payload"), run("get", "bytes", "--payload", "-o", "json"), run("get", "dead-1", "--payload"), run("get", "nobody", "--payload"), run("get", "", "--payload"),
+		run("get", "tried"), run("get", "tried", "-o", "json"), run("get", "tried", "--payload"), run("list", "--sink", "nats"), run("list", "--sink", "nats", "-o", "json"), run("cancel", "tried"),
 		run("cancel", "a/b %ü"), run("cancel", "a/b %ü"), run("cancel", "a/b %ü", "-o", "json"), run("get", "a/b %ü"), run("cancel", "k", "-o", "json"),
 		run("cancel", "dead-1"), run("get", "dead-1"), run("get", "dead-1", "-o", "json"), run("stats"),
 		run("dead", "list"), run("dead", "list", "--limit", "1"), run("dead", "list", "--reason", "attempts", "-o", "json"), run("dead", "list", "--reason", "attempts", "--limit", "2"),
@@ -70,6 +71,7 @@ func TestCommandsSayTheSameByTheAPI(t *testing.T) {
 			w.bury(t, id, delaybridge.Reasons[1+i%2])
 		}
 		w.schedule(t, "again", "1h")
+		w.fail(t, "tried", "no stream holds \"orders.a\"")
 		w.reject(t, 1, delaybridge.Header{Name: "Bridge-Delay", Value: []byte("5")}, delaybridge.Header{Name: "Bridge-Target", Value: []byte("nats://orders.a")})
 	}
 	for _, line := range lines {

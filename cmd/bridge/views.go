@@ -37,6 +37,7 @@ type messageView struct {
 	Due        stamp             `json:"due"`
 	Attempts   int               `json:"attempts"`
 	LostLeases int               `json:"lost_leases"`
+	LastError  string            `json:"last_error,omitempty"` // why the last attempt failed
 	// NextTry differs from Due after a failed attempt.
 	NextTry      stamp  `json:"next_try"`
 	LeaseEnd     stamp  `json:"lease_end"`
@@ -57,7 +58,7 @@ type fullMessageView struct {
 
 func newMessageView(id string, s luascripts.Status) messageView {
 	v := messageView{
-		ID: id, State: s.State, Attempts: s.Failed, LostLeases: s.LostLeases,
+		ID: id, State: s.State, Attempts: s.Failed, LostLeases: s.LostLeases, LastError: s.LastError,
 		NextTry: stamp(s.Due), LeaseEnd: stamp(s.LeaseEnd), Due: stamp(s.Due),
 	}
 	v.describe(s.Message)
@@ -67,7 +68,7 @@ func newMessageView(id string, s luascripts.Status) messageView {
 func newPendingView(p luascripts.Pending) messageView {
 	v := messageView{
 		ID: p.ID, State: delaybridge.StatePending, Target: p.Lane + "://?", Attempts: p.Failed, LostLeases: p.LostLeases,
-		NextTry: stamp(p.Due), Due: stamp(p.Due),
+		LastError: p.LastError, NextTry: stamp(p.Due), Due: stamp(p.Due),
 	}
 	v.describe(p.Message)
 	return v

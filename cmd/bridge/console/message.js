@@ -33,10 +33,10 @@ export class Message {
       setText(this.copy, (await copyText(this.params.id)) ? "Copied" : "Not copied");
       setTimeout(() => setText(this.copy, "Copy id"), 2000);
     });
-    const f = (this.f = { target: el("span"), due: timeOf(), left: timeOf(), next: timeOf(), lease: timeOf(), scheduled: timeOf(), expires: el("span"), tries: el("span") });
+    const f = (this.f = { target: el("span"), due: timeOf(), left: timeOf(), next: timeOf(), lease: timeOf(), scheduled: timeOf(), expires: el("span"), tries: el("span"), error: el("span") });
     this.details = new Details([
       ["Target", f.target], ["Due", [f.due, " ", el("span", { class: "muted" }, f.left)]], ["Next try", f.next, "next"], ["Lease ends", f.lease, "lease"],
-      ["Scheduled at", f.scheduled], ["Expires", f.expires, "expires"], ["Attempts", f.tries],
+      ["Scheduled at", f.scheduled], ["Expires", f.expires, "expires"], ["Attempts", f.tries], ["Last error", f.error, "error"],
     ]);
     this.payload = new Payload("Payload", "payload.bin");
     this.known = el("div", null,
@@ -108,6 +108,8 @@ export class Message {
     this.details.showRow("expires", Boolean(m.expires_after));
     setText(f.expires, m.expires_after ? `${m.expires_after} after it is due` : "");
     setText(f.tries, `${m.attempts} failed${m.lost_leases ? `, ${plural(m.lost_leases, "lost lease")}` : ""}`);
+    this.details.showRow("error", m.last_error);
+    setData(f.error, m.last_error ?? "");
     if (m.target) {
       this.details.drawContent(full);
       this.payload.set(full.payload);

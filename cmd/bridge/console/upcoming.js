@@ -78,13 +78,14 @@ export class Upcoming {
   }
 
   row(m) {
-    const f = { at: timeOf(), left: timeOf(), id: link(messageHref(m.id), ""), target: el("span"), size: el("span"), tries: el("span") };
+    const f = { at: timeOf(), left: timeOf(), id: link(messageHref(m.id), ""), target: el("span"), size: el("span"), tries: el("span"), error: el("span") };
+    f.why = el("div", { class: "why", hidden: true }, el("span", { class: "hidden" }, "Last error: "), f.error);
     f.cancel = button("Cancel", async () => {
       if (f.cancel.getAttribute("aria-disabled")) return;
       await cancelMessage(row.m);
       void this.app.refresh();
     }, { class: "small", "aria-label": "Cancel " + visible(m.id) });
-    const row = this.list.row(f.at, f.left, f.id, f.target, f.size, f.tries, f.cancel);
+    const row = this.list.row(f.at, f.left, f.id, [f.target, f.why], f.size, f.tries, f.cancel);
     row.f = f;
     return row;
   }
@@ -99,5 +100,7 @@ export class Upcoming {
     setText(f.size, size(m.payload_bytes));
     setText(f.tries, m.attempts + m.lost_leases === 0 ? "0" : `${m.attempts}${m.lost_leases ? ` + ${plural(m.lost_leases, "lost lease")}` : ""}`);
     setAttr(f.tries, "class", m.attempts > 0 ? "text-warn" : null);
+    show(f.why, Boolean(m.last_error));
+    setCell(f.error, m.last_error ?? "");
   }
 }
