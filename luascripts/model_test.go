@@ -71,11 +71,12 @@ type world struct {
 	audit  *auditor
 	log    []string
 
-	next    map[string]uint64   // source -> its next offset
-	history []modelRequest      // what sources may deliver again, or only now
-	held    []delaybridge.Claim // claims of live workers, and of slow ones
-	letters []Letter            // as an operator has seen them
-	bodies  int
+	next     map[string]uint64   // source -> its next offset
+	history  []modelRequest      // what sources may deliver again, or only now
+	held     []delaybridge.Claim // claims of live workers, and of slow ones
+	letters  []Letter            // as an operator has seen them
+	defaults []string            // ids that a position has given
+	bodies   int
 }
 
 type modelRequest struct {
@@ -144,11 +145,24 @@ func (w *world) newRequest(source bool) modelRequest {
 		p = delaybridge.Position{Source: fmt.Sprintf("api:%d", p.Offset), Offset: 1}
 	}
 	r.body, r.Message = w.body()
-	r.Message.ID, r.Message.Position = modelIDs[w.pick(len(modelIDs))], p
+	r.Message.ID, r.Message.Position = w.id(p), p
 	if w.chance(25) {
 		r.Op = delaybridge.OpCancel
 	}
 	return r
+}
+
+// id picks an id: the default one of a position, now and then, which others may
+// then name a few times.
+func (w *world) id(p delaybridge.Position) string {
+	switch n := w.pick(10); {
+	case n < 2:
+		w.defaults = append(w.defaults, p.String())
+		return p.String()
+	case n < 4 && len(w.defaults) > 0:
+		return w.defaults[len(w.defaults)-1-w.pick(min(len(w.defaults), 4))]
+	}
+	return modelIDs[w.pick(len(modelIDs))]
 }
 
 func (w *world) request(r modelRequest) {
@@ -486,7 +500,8 @@ func (a *auditor) claimed(g delaybridge.Grant) {
 		a.t.Fatal(err)
 	}
 	for _, l := range letters {
-		if a.owed[l.ID] == string(l.Payload) && l.Reason == delaybridge.ReasonAbandoned {
+		// An older letter may be of this message too, which its source has sent again since.
+		if a.owed[l.ID] == string(l.Payload) && l.Reason == delaybridge.ReasonAbandoned && l.Died.Equal(now) {
 			if l.LostLeases < a.h.q.cfg.MaxLostLeases {
 				a.t.Errorf("%s was abandoned after %d lost leases", l.ID, l.LostLeases)
 			}
@@ -545,7 +560,7 @@ func (a *auditor) done() {
 type model struct {
 	cfg      Config
 	due      map[string]map[string]int64 // lane -> id -> ms past the epoch
-	inflight map[string]map[string]int64
+	inflight map[string]map[string]int64 // lane -> id -> half ms past the epoch, see modelLease
 	msg      map[string]modelRecord
 	tries    map[string]modelTries
 	letters  map[string]modelLetter
@@ -745,6 +760,15 @@ func (m *model) storeOne(now int64, r modelRequest, tombs map[string]modelTomb) 
 	return result
 }
 
+// modelLease is the end of a lease in half ms. No other message of a default id can have
+// one that ends then.
+func modelLease(end int64, id string, marks []delaybridge.Position) int64 {
+	if modelMarks(id, marks) == "=" {
+		return 2*end - 1
+	}
+	return 2 * end
+}
+
 func byTime(set map[string]int64, until int64) []string {
 	var ids []string
 	for id, at := range set {
@@ -758,7 +782,7 @@ func byTime(set map[string]int64, until int64) []string {
 
 func (m *model) claim(now, host int64, lane string, limit int) (claims []string, expired, buried int, wait time.Duration) {
 	clock := min(now, host+m.cfg.ClockTolerance.Milliseconds())
-	lost := byTime(m.inflight[lane], now)
+	lost := byTime(m.inflight[lane], 2*now)
 	lost = lost[:min(limit, len(lost))]
 	due := byTime(m.due[lane], clock)
 	due = due[:min(limit-len(lost), len(due))]
@@ -776,12 +800,8 @@ func (m *model) claim(now, host int64, lane string, limit int) (claims []string,
 			continue
 		}
 		end := now + m.cfg.Lease.Milliseconds()
-		end += end & 1
-		if modelMarks(id, r.marks) == "=" {
-			end++ // no other message of the id can have a lease that ends then
-		}
 		delete(m.due[lane], id)
-		m.inflight[lane][id] = end
+		m.inflight[lane][id] = modelLease(end, id, r.marks)
 		claims = append(claims, fmt.Sprintf("%s %s %d %d/%d", id, r.m.Payload, end, tries.failed, tries.lost))
 	}
 	wait = -1
@@ -789,7 +809,7 @@ func (m *model) claim(now, host int64, lane string, limit int) (claims []string,
 		wait = sooner(wait, at-clock)
 	}
 	for _, end := range m.inflight[lane] {
-		wait = sooner(wait, end-now)
+		wait = sooner(wait, (end+1)>>1-now)
 	}
 	return claims, len(lost), buried, wait
 }
@@ -803,7 +823,7 @@ func sooner(wait time.Duration, ms int64) time.Duration {
 
 func (m *model) owns(c *delaybridge.Claim) bool {
 	end, ok := m.inflight[c.Lease.Lane][c.ID]
-	return ok && end == c.Lease.End-epoch && string(m.msg[c.ID].m.Payload) == string(c.Payload)
+	return ok && (end+1)>>1 == c.Lease.End-epoch && string(m.msg[c.ID].m.Payload) == string(c.Payload)
 }
 
 func (m *model) ack(now int64, c *delaybridge.Claim) {
@@ -911,7 +931,7 @@ func (m *model) state() string {
 			add("due:%s %s %+d", lane, id, at)
 		}
 		for id, at := range m.inflight[lane] {
-			add("inflight:%s %s %+d", lane, id, at)
+			add("inflight:%s %s %+d%s", lane, id, (at+1)>>1, []string{"", " ="}[at&1])
 		}
 	}
 	for id, r := range m.msg {
