@@ -86,6 +86,9 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"list by a bad limit", "GET", "/v1/messages?limit=0", "", nil, 400},
 		{"get what is pending", "GET", "/v1/messages/a%2Fb%20%25", "", nil, 200},
 		{"get all of it", "GET", "/v1/messages/a%2Fb%20%25?payload=true", "", nil, 200},
+		{"get what has failed", "GET", "/v1/messages/failed", "", nil, 200},
+		{"get all of what has failed", "GET", "/v1/messages/failed?payload=true", "", nil, 200},
+		{"list what has failed", "GET", "/v1/messages?sink=nats", "", nil, 200},
 		{"get what is in flight", "GET", "/v1/messages/flying", "", nil, 200},
 		{"get what was delivered", "GET", "/v1/messages/delivered?payload=true", "", nil, 200},
 		{"get what is dead", "GET", "/v1/messages/dead-0", "", nil, 200},
@@ -315,6 +318,9 @@ func seed(t *testing.T, redis *servers.Redis) {
 	}
 	store("dead-1", time.Now().Add(time.Hour))
 	if err := q.Ack(ctx, []delaybridge.Claim{claim("delivered")})[0]; err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Retry(ctx, []delaybridge.Retry{{Claim: claim("failed"), After: time.Hour, Error: "nobody takes it"}})[0]; err != nil {
 		t.Fatal(err)
 	}
 	claim("flying")
