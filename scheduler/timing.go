@@ -39,23 +39,36 @@ func probeAfter(n int) time.Duration { return doubled(probeFirst, probeLongest, 
 // share divides room for free more among shards, batch at the most each, in their
 // order, which is to be another one each time: not all may be asked. Those that gave
 // all that they were asked for, and have more, are asked for a batch: a batch of few
-// costs the queue far less than a little of each.
+// costs the queue far less than a little of each. The others come first, in half of
+// the room at the most: they would wait until each of many had given its batch, and
+// those must not wait until the others have nothing.
 func share(free, batch int, shards []int, deep func(shard int) bool) (asks []delaybridge.Ask) {
 	if free <= 0 || len(shards) == 0 {
 		return nil
 	}
-	even := max(1, free/len(shards))
+	even := min(max(1, free/len(shards)), batch)
+	left := free
+	ask := func(shard, limit int) {
+		asks = append(asks, delaybridge.Ask{Shard: shard, Limit: limit})
+		left -= limit
+	}
+	var rest []int
 	for _, shard := range shards {
+		if deep(shard) || left-even < (free+1)/2 {
+			rest = append(rest, shard)
+		} else {
+			ask(shard, even)
+		}
+	}
+	for _, shard := range rest {
 		limit := even
 		if deep(shard) {
 			limit = batch
 		}
-		limit = min(limit, batch, free)
-		if limit == 0 {
+		if limit = min(limit, left); limit == 0 {
 			break
 		}
-		asks = append(asks, delaybridge.Ask{Shard: shard, Limit: limit})
-		free -= limit
+		ask(shard, limit)
 	}
 	return asks
 }
