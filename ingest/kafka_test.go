@@ -89,6 +89,13 @@ func (q *kafkaQueue) setBefore(f func([]delaybridge.Request) error) {
 	q.before = f
 }
 
+// all returns what is stored by now.
+func (q *kafkaQueue) all() map[delaybridge.Position][]delaybridge.Message {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return maps.Clone(q.stored)
+}
+
 // await returns what is stored once ok says that it is what the test waits for.
 func (q *kafkaQueue) await(t *testing.T, what string, ok func(stored map[delaybridge.Position][]delaybridge.Message) bool) map[delaybridge.Position][]delaybridge.Message {
 	t.Helper()
@@ -140,7 +147,8 @@ func readObserved(t *testing.T, k *servers.Kafka, q ingest.Queue, group string, 
 	}
 	cfg := ingest.DefaultKafkaConfig()
 	cfg.Brokers, cfg.Topics, cfg.Group = k.Brokers, topics, group
-	cfg.HeartbeatInterval, cfg.SessionTimeout, cfg.RebalanceTimeout = 100*time.Millisecond, 2*time.Second, 5*time.Second
+	// A busy machine may not get to say anything for seconds.
+	cfg.HeartbeatInterval, cfg.SessionTimeout, cfg.RebalanceTimeout = 100*time.Millisecond, 5*time.Second, 5*time.Second
 	cfg.JoinBackoff, cfg.WatchInterval, cfg.CommitInterval = 100*time.Millisecond, 200*time.Millisecond, 10*time.Millisecond
 	cfg.Log = zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel))
 	for _, change := range changes {
@@ -390,15 +398,32 @@ func TestKafkaReadsMessagesLargerThanTheLimits(t *testing.T) {
 		produceN(t, c, topic, 1, 0, 5)
 		produce(t, c, request(topic, 1, nil, bytes.Repeat([]byte("x"), 200_000)))
 		q := newKafkaQueue()
+		ahead := make(chan int, 1) // how many of the other partition came before the large message
+		others := 0
+		q.setBefore(func(rs []delaybridge.Request) error {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			for _, r := range rs {
+				switch p := r.Message.Position; {
+				case p.Source == at(topic, 0, 0).Source:
+					others++
+				case p == at(topic, 1, 5):
+					select {
+					case ahead <- others:
+					default:
+					}
+				}
+			}
+			return nil
+		})
 		read(t, k, q, topic, []string{topic}, func(c *ingest.KafkaConfig) { c.PartitionBytes, c.MaxBytes = 300, 400 })
-		stored := q.await(t, "the large message", func(s map[delaybridge.Position][]delaybridge.Message) bool { return s[at(topic, 1, 5)] != nil })
+		stored := q.awaitCount(t, many+6)
 		if got := len(stored[at(topic, 1, 5)][0].Payload); got != 200_000 {
 			t.Errorf("%d bytes", got)
 		}
-		if len(stored) >= many {
+		if <-ahead >= many {
 			t.Error("the large message had to wait until the other partition was read to its end")
 		}
-		q.awaitCount(t, many+6)
 	})
 }
 
@@ -442,10 +467,11 @@ func TestKafkaOutlastsTheQueue(t *testing.T) {
 			}
 			return errors.New("Redis is away")
 		})
-		read(t, k, q, topic, []string{topic})
+		var session time.Duration
+		read(t, k, q, topic, []string{topic}, func(c *ingest.KafkaConfig) { session = c.SessionTimeout })
 		produceN(t, c, topic, 0, 0, 100)
 		// Longer than a session: who says nothing is expelled.
-		for begin := time.Now(); time.Since(begin) < 3*time.Second; {
+		for begin := time.Now(); time.Since(begin) < session+time.Second; {
 			<-tried
 		}
 		if got := k.Committed(t, topic, topic, 0); got != -1 {
@@ -475,6 +501,8 @@ func TestKafkaSharesPartitions(t *testing.T) {
 		small := func(c *ingest.KafkaConfig) { c.Batch = 20 }
 		var writers sync.WaitGroup
 		changed, written := make(chan struct{}), make([]int, partitions)
+		stopWriting := sync.OnceFunc(func() { close(changed); writers.Wait() })
+		t.Cleanup(stopWriting)
 		for p := range partitions {
 			c := k.Client(t)
 			writers.Go(func() {
@@ -505,10 +533,7 @@ func TestKafkaSharesPartitions(t *testing.T) {
 			if !servers.Eventually(func() bool { return members(t, k, topic) == n }) {
 				t.Fatalf("the group did not get to %d members", n)
 			}
-			q.mu.Lock()
-			have := len(q.stored)
-			q.mu.Unlock()
-			q.awaitCount(t, have+500)
+			q.awaitCount(t, len(q.all())+500)
 			check()
 		}
 		one := read(t, k, q, topic, []string{topic}, small)
@@ -521,18 +546,18 @@ func TestKafkaSharesPartitions(t *testing.T) {
 		awaitMembers(2)
 		two.stop()
 		awaitMembers(1)
-		close(changed)
-		writers.Wait()
+		stopWriting()
 		all := 0
 		for p := range partitions {
 			all += written[p]
 			awaitCommitted(t, k, topic, topic, p, int64(written[p]))
 		}
-		if len(q.stored) != all {
-			t.Errorf("%d records stored, %d written", len(q.stored), all)
+		stored := q.all()
+		if len(stored) != all {
+			t.Errorf("%d records stored, %d written", len(stored), all)
 		}
 		twice := 0
-		for _, ms := range q.stored {
+		for _, ms := range stored {
 			twice += len(ms) - 1
 		}
 		t.Logf("%d of %d records were stored once more after a rebalance", twice, all)
@@ -761,8 +786,8 @@ func TestKafkaOutlastsTheBroker(t *testing.T) {
 				t.Error("it does not say that it is connected")
 			}
 			awaitCommitted(t, k, topic, topic, 1, 10)
-			if len(q.stored) != 20 {
-				t.Errorf("%d positions, want 20", len(q.stored))
+			if n := len(q.all()); n != 20 {
+				t.Errorf("%d positions, want 20", n)
 			}
 		})
 	}

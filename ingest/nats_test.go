@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -105,6 +106,13 @@ func (m *memory) at(position string) delaybridge.Request {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.requests[position]
+}
+
+// taken returns how often each position was taken in.
+func (m *memory) taken() map[string]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.tries)
 }
 
 // payloads returns what was stored, each once.
@@ -385,8 +393,8 @@ func TestNATSTakesInMessagesThatLookLikeControl(t *testing.T) {
 	publish(t, js, good("last"))
 	eventually(t, "all stored", func() bool { return q.len() == 10 })
 	wantSettled(t, js, "BRIDGE_SCHEDULE")
-	for at, tries := range q.tries {
-		if r := q.requests[at]; tries != 1 || r.Op != delaybridge.OpSchedule || len(r.Message.Headers) > 1 {
+	for at, tries := range q.taken() {
+		if r := q.at(at); tries != 1 || r.Op != delaybridge.OpSchedule || len(r.Message.Headers) > 1 {
 			t.Errorf("%s: %d tries, %+v", at, tries, r)
 		}
 	}
@@ -478,7 +486,7 @@ func TestNATSDoesNotReadAKeepingStreamAgain(t *testing.T) {
 	wantAll(t, q, 102)
 	wantSettled(t, js, "EVENTS")
 	again := 0
-	for _, tries := range q.tries {
+	for _, tries := range q.taken() {
 		again += tries - 1
 	}
 	if again > 5 {
@@ -514,9 +522,11 @@ func TestNATSTellsTheLivesOfAStreamApart(t *testing.T) {
 		wantAll(t, q, 30+10*i)
 	}
 	wantSettled(t, js, "BRIDGE_SCHEDULE")
-	if len(q.lives) != 1 {
-		t.Errorf("lives %v", q.lives)
-	}
+	q.set(func() {
+		if len(q.lives) != 1 {
+			t.Errorf("lives %v", q.lives)
+		}
+	})
 }
 
 // The same while the connection is down, so that nothing tells of it.
@@ -657,7 +667,7 @@ func TestNATSIsSharedByProcesses(t *testing.T) {
 	publishMany(t, js, 200, 250)
 	wantAll(t, q, 250)
 	wantSettled(t, js, "BRIDGE_SCHEDULE")
-	for at, tries := range q.tries {
+	for at, tries := range q.taken() {
 		if tries != 1 {
 			t.Errorf("%s was taken in %d times", at, tries)
 		}
@@ -984,9 +994,11 @@ func TestNATSLosesNothing(t *testing.T) {
 	sources := []*source{run(t, n, q, cfg, ""), run(t, n, q, cfg, "")}
 
 	var published int
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
+	var publisher sync.WaitGroup
+	stop := make(chan struct{})
+	stopPublishing := sync.OnceFunc(func() { close(stop); publisher.Wait() })
+	t.Cleanup(stopPublishing)
+	publisher.Go(func() {
 		for {
 			select {
 			case <-stop:
@@ -997,7 +1009,7 @@ func TestNATSLosesNothing(t *testing.T) {
 				time.Sleep(time.Millisecond) // enough of them
 			}
 		}
-	}()
+	})
 	for range 25 {
 		time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
 		switch random.IntN(6) {
@@ -1019,8 +1031,7 @@ func TestNATSLosesNothing(t *testing.T) {
 		}
 	}
 	q.set(func() { q.away, q.full = false, false })
-	close(stop)
-	<-stopped
+	stopPublishing()
 	t.Logf("%d published", published)
 	// Not by the consumer's word: for a moment a new one knows of no messages.
 	eventually(t, "an empty stream", func() bool {
