@@ -138,11 +138,11 @@ func TestDrainWithNothingDue(t *testing.T) {
 func TestDrainWaitsWithin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	at := time.Now().Add(12 * time.Second) // in which to run the first
+	at := time.Now().Add(20 * time.Second) // in which to run the first
 	w.fillFrom(t, 8, 0, 5, func(int) time.Time { return at })
 	w.fillFrom(t, 8, 5, 5, func(int) time.Time { return at.Add(time.Hour) })
 	w.drained(t, nil, 0).want("drained", map[string]int{"delivered": 0, "left.later": 10})
-	w.drained(t, nil, 0, "--within", "15s").want("drained", map[string]int{"delivered": 5, "left.later": 5})
+	w.drained(t, nil, 0, "--within", "25s").want("drained", map[string]int{"delivered": 5, "left.later": 5})
 	for _, a := range w.table.Arrivals() {
 		if a.At.Before(at.Truncate(time.Millisecond)) {
 			t.Errorf("%s arrived %v early", a.ID, at.Sub(a.At))
@@ -180,7 +180,8 @@ func TestDrainAfterACrash(t *testing.T) {
 	const n = 2_000
 	w.fillFrom(t, 8, 0, n, due)
 	// A lease that outlasts the next drain, but not the test.
-	env := w.env.With(Env{"LEASE": "20s", "PUBLISH_TIMEOUT": "10s"})
+	lease := Env{"LEASE": "30s", "PUBLISH_TIMEOUT": "10s"}
+	env := w.env.With(lease)
 	p := start(t, armed.get(t, "-tags", "failpoints"), env.With(Env{"FAILPOINT": "confirmed:3"}), "drain")
 	if !servers.Eventually(func() bool { ended, _ := p.Ended(); return ended }) {
 		t.Fatal("the drain did not reach its failpoint")
@@ -188,7 +189,7 @@ func TestDrainAfterACrash(t *testing.T) {
 	if _, killed := p.Ended(); !killed {
 		t.Fatalf("the drain ended before its failpoint: %s", p.Output())
 	}
-	r := w.drained(t, Env{"LEASE": "20s", "PUBLISH_TIMEOUT": "10s"}, 0)
+	r := w.drained(t, lease, 0)
 	held := r.at("left.in_flight")
 	if held == 0 || r.at("left.due") != 0 {
 		t.Fatalf("%d are in flight and %d due, want what the killed one held, and none: %v", held, r.at("left.due"), r.all)
@@ -196,7 +197,7 @@ func TestDrainAfterACrash(t *testing.T) {
 	if !strings.Contains(r.Said, "in flight with other processes") {
 		t.Errorf("it does not say what is in flight: %s", r.Said)
 	}
-	r = w.drained(t, Env{"LEASE": "20s", "PUBLISH_TIMEOUT": "10s"}, 0, "--within", "25s")
+	r = w.drained(t, lease, 0, "--within", "35s")
 	r.want("drained", map[string]int{"delivered": held, "left.in_flight": 0, "left.due": 0})
 	copies := awaitCopies(t, w.table, n)
 	if len(copies) != n {
