@@ -18,7 +18,7 @@
 -- ARGV[7]  window     ms, how long a tombstone lives at least
 --
 -- Returns  now in ms, wait in us until the next may be claimed (0 now, -1 there is none),
---          lease end in ms, leases found run out, items buried, items that
+--          lease end in ms (see prelude.lua), leases found run out, items buried, items that
 --          follow, then id, record: two for each item, oldest lease first, then oldest due
 --          first, then place from 1, failed, lost: three for each item that has tries; lost is
 --          negative for what was abandoned just now and is no claim
@@ -28,8 +28,9 @@ local now, past_ms = now_ms(ARGV[1])
 local clock = math.min(now, tonumber(ARGV[2]))
 local limit, max_lost, max_bytes = tonumber(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local lease_end = now + tonumber(ARGV[4])
+lease_end = lease_end + lease_end % 2
 -- As texts: to write a number once is faster than once for each item.
-local whole, half = string.format('%d', lease_end), string.format('%d.5', lease_end - 1)
+local even, odd = string.format('%d', lease_end), string.format('%d', lease_end + 1)
 
 local expired = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, limit)
 local due = {}
@@ -57,7 +58,7 @@ read(due)
 if #expired > 0 then call('ZREM', KEYS[2], unpack(expired)) end
 if #due > 0 then call('ZREM', KEYS[1], unpack(due)) end
 
-local out, leases, tried = {now, -1, whole, #expired, 0, 0}, {}, {}
+local out, leases, tried = {now, -1, even, #expired, 0, 0}, {}, {}
 local function add(id, record, failed, lost)
   local o = #out
   out[6], out[o + 1], out[o + 2] = out[6] + 1, id, record
@@ -92,7 +93,7 @@ local function take(ids, first, ran_out)
       bury(id, record, marks, failed, lost)
     else
       if ran_out then call('HSET', KEYS[4], id, failed .. ' ' .. lost .. why) end
-      leases[#leases + 1] = marks == '=' and half or whole
+      leases[#leases + 1] = marks == '=' and odd or even
       leases[#leases + 1] = id
       add(id, record, failed, lost)
     end
@@ -105,6 +106,6 @@ for _, n in ipairs(tried) do out[#out + 1] = n end
 
 local next_due = tonumber(call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or math.huge)
 local next_end = tonumber(call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or math.huge)
-local wait = math.min(next_due - clock, math.ceil(next_end) - now)
+local wait = math.min(next_due - clock, next_end - now)
 if wait < math.huge then out[2] = math.max(0, wait * 1000 - past_ms) end
 return out

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -151,7 +150,6 @@ func encoded(t testing.TB, name string) string {
 // A keyspace is written down as one line for each entry:
 //
 //	due:nats a +1000             inflight:nats a +60000       dead a +0
-//	inflight:nats nats:S:7 +60000 =, half a ms before
 //	msg a [nats:S 7] hi          msg a raw "bytes"
 //	tries a 1 0
 //	done:a since +0              done:a a d nats:S 7
@@ -177,12 +175,7 @@ func (h *harness) seed(lines string) {
 		var err error
 		switch {
 		case strings.HasPrefix(name, "due") || strings.HasPrefix(name, "inflight") || name == "dead":
-			at, half := strings.CutSuffix(value, " =")
-			z := redis.Z{Member: id, Score: float64(h.readTime(at))}
-			if half {
-				z.Score -= 0.5
-			}
-			err = h.client.ZAdd(ctx, key, z).Err()
+			err = h.client.ZAdd(ctx, key, redis.Z{Member: id, Score: float64(h.readTime(value))}).Err()
 		case strings.HasPrefix(name, "done") && id == "since":
 			err = h.client.HSet(ctx, key, "", h.readTime(value)).Err()
 		case name == "msg":
@@ -247,11 +240,7 @@ func (h *harness) state() string {
 		}
 		if kind := h.client.Type(ctx, key).Val(); kind == "zset" {
 			for _, z := range h.client.ZRangeWithScores(ctx, key, 0, -1).Val() {
-				at := writeTime(int64(math.Ceil(z.Score)))
-				if z.Score != math.Ceil(z.Score) {
-					at += " ="
-				}
-				lines = append(lines, fmt.Sprintf("%s %s %s", name, z.Member, at))
+				lines = append(lines, fmt.Sprintf("%s %s %s", name, z.Member, writeTime(int64(z.Score))))
 			}
 			continue
 		}

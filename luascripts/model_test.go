@@ -560,7 +560,7 @@ func (a *auditor) done() {
 type model struct {
 	cfg      Config
 	due      map[string]map[string]int64 // lane -> id -> ms past the epoch
-	inflight map[string]map[string]int64 // lane -> id -> half ms past the epoch, see modelLease
+	inflight map[string]map[string]int64
 	msg      map[string]modelRecord
 	tries    map[string]modelTries
 	letters  map[string]modelLetter
@@ -760,15 +760,6 @@ func (m *model) storeOne(now int64, r modelRequest, tombs map[string]modelTomb) 
 	return result
 }
 
-// modelLease is the end of a lease in half ms. No other message of a default id can have
-// one that ends then.
-func modelLease(end int64, id string, marks []delaybridge.Position) int64 {
-	if modelMarks(id, marks) == "=" {
-		return 2*end - 1
-	}
-	return 2 * end
-}
-
 func byTime(set map[string]int64, until int64) []string {
 	var ids []string
 	for id, at := range set {
@@ -782,7 +773,7 @@ func byTime(set map[string]int64, until int64) []string {
 
 func (m *model) claim(now, host int64, lane string, limit int) (claims []string, expired, buried int, wait time.Duration) {
 	clock := min(now, host+m.cfg.ClockTolerance.Milliseconds())
-	lost := byTime(m.inflight[lane], 2*now)
+	lost := byTime(m.inflight[lane], now)
 	lost = lost[:min(limit, len(lost))]
 	due := byTime(m.due[lane], clock)
 	due = due[:min(limit-len(lost), len(due))]
@@ -800,8 +791,12 @@ func (m *model) claim(now, host int64, lane string, limit int) (claims []string,
 			continue
 		}
 		end := now + m.cfg.Lease.Milliseconds()
+		end += end & 1
+		if modelMarks(id, r.marks) == "=" {
+			end++ // no other message of the id can have a lease that ends then
+		}
 		delete(m.due[lane], id)
-		m.inflight[lane][id] = modelLease(end, id, r.marks)
+		m.inflight[lane][id] = end
 		claims = append(claims, fmt.Sprintf("%s %s %d %d/%d", id, r.m.Payload, end, tries.failed, tries.lost))
 	}
 	wait = -1
@@ -809,7 +804,7 @@ func (m *model) claim(now, host int64, lane string, limit int) (claims []string,
 		wait = sooner(wait, at-clock)
 	}
 	for _, end := range m.inflight[lane] {
-		wait = sooner(wait, (end+1)>>1-now)
+		wait = sooner(wait, end-now)
 	}
 	return claims, len(lost), buried, wait
 }
@@ -823,7 +818,7 @@ func sooner(wait time.Duration, ms int64) time.Duration {
 
 func (m *model) owns(c *delaybridge.Claim) bool {
 	end, ok := m.inflight[c.Lease.Lane][c.ID]
-	return ok && (end+1)>>1 == c.Lease.End-epoch && string(m.msg[c.ID].m.Payload) == string(c.Payload)
+	return ok && end == c.Lease.End-epoch && string(m.msg[c.ID].m.Payload) == string(c.Payload)
 }
 
 func (m *model) ack(now int64, c *delaybridge.Claim) {
@@ -931,7 +926,7 @@ func (m *model) state() string {
 			add("due:%s %s %+d", lane, id, at)
 		}
 		for id, at := range m.inflight[lane] {
-			add("inflight:%s %s %+d%s", lane, id, (at+1)>>1, []string{"", " ="}[at&1])
+			add("inflight:%s %s %+d", lane, id, at)
 		}
 	}
 	for id, r := range m.msg {

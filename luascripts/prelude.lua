@@ -4,7 +4,7 @@
 -- marks      "<source> <offset>" pairs, newest first: the positions that an id is known to
 --            have been asked for at; or "=" for the one that the id itself names, as
 --            default ids do: "<source>:<offset>"
--- lease end  Unix ms; in flight, half a ms less for a record whose marks are "="
+-- lease end  Unix ms; odd for a record whose marks are "=", even for all others
 -- tombstone  "<d|c|x> <marks>": delivered, cancelled or dead
 -- tries      "<failed> <lost>" or "<failed> <lost> <error>": failed attempts, lost leases, and
 --            why the last attempt failed
@@ -80,17 +80,18 @@ end
 -- The lease end is the one that the claim was given, and the message is the one that was
 -- claimed. The end alone would not do: a message that replaced this one may by chance be
 -- leased until the same millisecond. It does for "=", since no other record of the id has
--- these marks, nor half a millisecond, whatever version leased it: to read each record again
--- takes time.
+-- these marks, nor an odd lease end: to read each record again takes time. Versions that
+-- leased until any millisecond could share one only in the very millisecond of the claim;
+-- ends between milliseconds would tell, but take more time than reading the records.
 local function owned(inflight, msg, ids, ends, marks)
   local held, among, at = {}, {}, {}
   for i, score in ipairs(call('ZMSCORE', inflight, unpack(ids))) do
-    if not score then
-      held[i] = false
-    elseif marks[i] == '=' then
-      held[i] = tonumber(score) == ends[i] - 0.5
-    elseif score == ends[i] or tonumber(score) == tonumber(ends[i]) then
-      among[#among + 1], at[#at + 1] = ids[i], i
+    if score and (score == ends[i] or tonumber(score) == tonumber(ends[i])) then
+      if marks[i] == '=' then
+        held[i] = true
+      else
+        among[#among + 1], at[#at + 1] = ids[i], i
+      end
     end
   end
   each_value(msg, among, function(n, record)

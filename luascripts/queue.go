@@ -458,6 +458,9 @@ func readGrant(lane string, shard int, r *run) (g delaybridge.Grant, corrupt []d
 		c := delaybridge.Claim{
 			Message: m, Lease: delaybridge.Lease{Lane: lane, Shard: shard, End: leaseEnd, Marks: marks},
 		}
+		if marks == "=" {
+			c.Lease.End++ // see prelude.lua
+		}
 		if next < len(list) && number(next) == int64(place) {
 			c.Failed, c.LostLeases = int(number(next+1)), int(number(next+2))
 			next += tries
