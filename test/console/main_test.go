@@ -98,7 +98,7 @@ func chromium(t *testing.T) context.Context {
 	}
 	return window.get(t, func() (context.Context, func(), error) {
 		options := append([]chromedp.ExecAllocatorOption{}, chromedp.DefaultExecAllocatorOptions[:]...)
-		options = append(options, chromedp.ExecPath(path))
+		options = append(options, chromedp.ExecPath(path), chromedp.WSURLReadTimeout(patience))
 		if os.Geteuid() == 0 {
 			options = append(options, chromedp.NoSandbox) // it refuses to run as root otherwise
 		}

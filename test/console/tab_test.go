@@ -38,6 +38,8 @@ func (w *world) open(t *testing.T, hash string) *tab {
 			}
 		}
 		cancel()
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		for _, problem := range p.problems {
 			t.Errorf("the page: %s", problem)
 		}
