@@ -161,7 +161,8 @@ end
 -- Failed attempts and lost leases by a field of tries, false for none; then the last error,
 -- with the blank before it where there is one.
 local function read_tries(text)
-  local failed, lost, why = string.match(text or '', '^(%d+) (%d+)(.*)$')
+  if not text then return 0, 0, '' end -- nearly always
+  local failed, lost, why = string.match(text, '^(%d+) (%d+)(.*)$')
   return tonumber(failed or 0), tonumber(lost or 0), why or ''
 end
 
