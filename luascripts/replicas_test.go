@@ -221,15 +221,12 @@ func TestSentinelFailOverIsFollowed(t *testing.T) {
 	// With the only replica promoted there is none left to wait for.
 	q = openDurable(t, s.URL, luascripts.ModeSentinel, 0)
 	s.Master.Kill()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		res := q.Store(t.Context(), []delaybridge.Request{dueNow("b", 2)})[0]
-		if res.Err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the new master is not found: %v", res.Err)
-		}
+	var err error
+	if !servers.Eventually(func() bool {
+		err = q.Store(t.Context(), []delaybridge.Request{dueNow("b", 2)})[0].Err
+		return err == nil
+	}) {
+		t.Fatalf("the new master is not found: %v", err)
 	}
 	var ids []string
 	for shard := range q.Shards() {
