@@ -190,7 +190,7 @@ func TestLatenessMetricOfAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.serve(t, nil)
-	const delay = 10 * time.Second // in which to stop the broker
+	const delay = 20 * time.Second // in which to stop the broker
 	due := publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats-core://orders.a", "Bridge-Delay: "+delay.String(), "Bridge-Id: one").Add(delay)
 	w.awaitState(t, "one", "pending")
 	w.nats.Stop()
@@ -285,7 +285,7 @@ func TestProbesTellWhatIsWrong(t *testing.T) {
 	}
 
 	// A shard that cannot be claimed from: what is due stays, though its broker is there.
-	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: 10s", "Bridge-Id: stuck")
+	publish(t, w.js, "bridge.schedule", "x", "Bridge-Target: nats://orders.a", "Bridge-Delay: 20s", "Bridge-Id: stuck")
 	w.env = w.env.With(Env{"SHARDS": "60"})
 	w.awaitState(t, "stuck", "pending")
 	var key string
