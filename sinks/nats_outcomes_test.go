@@ -47,6 +47,21 @@ func want(t *testing.T, what string, err error, class string, part string) {
 	}
 }
 
+// hears subscribes to a subject by core NATS, and returns when the server knows:
+// what is published on another connection may overtake the subscription.
+func hears(t *testing.T, s *servers.NATS, subject string) *nats.Subscription {
+	t.Helper()
+	nc := s.Connect(t)
+	sub, err := nc.SubscribeSync(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
 func TestNATSClassifies(t *testing.T) {
 	s := servers.NewNATS(t)
 	js := s.JetStream(t)
@@ -67,10 +82,13 @@ func TestNATSClassifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Connect(t).Subscribe("responder", func(m *nats.Msg) { _ = m.Respond([]byte("hello")) }); err != nil {
-		t.Fatal(err)
+	responder := s.Connect(t)
+	for subject, answer := range map[string]string{"responder": "hello", "responder.json": "{}"} {
+		if _, err := responder.Subscribe(subject, func(m *nats.Msg) { _ = m.Respond([]byte(answer)) }); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := s.Connect(t).Subscribe("responder.json", func(m *nats.Msg) { _ = m.Respond([]byte("{}")) }); err != nil {
+	if err := responder.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	sink := newNATSSink(t, connect(t, newLink(t, s)), tooLong)
@@ -128,10 +146,7 @@ func TestNATSSubjectThatNobodyConfirms(t *testing.T) {
 	t.Parallel()
 	s := servers.NewNATS(t)
 	newStream(t, s.JetStream(t), jetstream.StreamConfig{Name: "OK", Subjects: []string{"ok"}})
-	heard, err := s.Connect(t).SubscribeSync("silent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heard := hears(t, s, "silent")
 	sink := newNATSSink(t, connect(t, newLink(t, s)), 5*time.Second)
 	start := time.Now()
 	errs := sink.Publish(t.Context(), []delaybridge.Claim{natsClaim("ok", "a"), natsClaim("silent", "b"), natsClaim("ok", "c")})
@@ -367,10 +382,7 @@ func TestNATSCloudEvents(t *testing.T) {
 
 func TestNATSConnectionThatBreaksEndsTheWait(t *testing.T) {
 	s := servers.NewNATS(t)
-	heard, err := s.Connect(t).SubscribeSync("silent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heard := hears(t, s, "silent")
 	link := newLink(t, s)
 	sink := newNATSSink(t, connect(t, link), tooLong)
 	start := time.Now()

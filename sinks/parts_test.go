@@ -17,9 +17,7 @@ func TestMuxPublishesInParts(t *testing.T) {
 	t.Parallel()
 	s := servers.NewNATS(t)
 	newStream(t, s.JetStream(t), jetstream.StreamConfig{Name: "OK", Subjects: []string{"ok.>"}})
-	if _, err := s.Connect(t).SubscribeSync("silent"); err != nil {
-		t.Fatal(err)
-	}
+	hears(t, s, "silent")
 	nc := connect(t, newLink(t, s))
 	core, err := sinks.NewNATSCore(nc, natsConfig(tooLong))
 	if err != nil {

@@ -162,12 +162,16 @@ func newChaosWorld(t *testing.T, seed uint64) *chaosWorld {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.nats.Connect(t).Subscribe("orders.>", func(m *nats.Msg) {
+	watcher := w.nats.Connect(t)
+	if _, err := watcher.Subscribe("orders.>", func(m *nats.Msg) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		at := time.Now()
 		w.raw = append(w.raw, newDelivered(func(name string) string { return m.Header.Get(name) }, m.Data, at, at))
 	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := watcher.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	w.in, w.out = w.kafka.Topic(t, chaosPartitions), w.kafka.Topic(t, chaosPartitions, "message.timestamp.type=LogAppendTime")
