@@ -18,8 +18,9 @@ func newList() *cobra.Command {
 		Use:   "list",
 		Short: "List pending messages by their next try",
 		Long: `List pending messages by their next try: by due time, and after failed attempts
-by when they are tried again, with why the last of them failed. What is overdue with no attempt waits for a broker
-that cannot be reached, or for a process that is connected to one of its kind.`,
+by when they are tried again, with why the last of them failed. What is overdue
+with no attempt waits for a broker that cannot be reached, or for a process that
+is connected to one of its kind.`,
 		Example: `  bridge list --limit 20
   bridge list --sink nats -o json`,
 		Args: noArgs,
@@ -43,13 +44,14 @@ that cannot be reached, or for a process that is connected to one of its kind.`,
 		}
 		t := newTable(cmd.OutOrStdout())
 		columns := "DUE\tID\tTARGET\tATTEMPTS\tNEXT TRY"
-		if slices.ContainsFunc(view.Items, func(v messageView) bool { return v.LastError != "" }) {
+		failed := slices.ContainsFunc(view.Items, func(v messageView) bool { return v.LastError != "" })
+		if failed {
 			columns += "\tLAST ERROR"
 		}
 		fmt.Fprintln(t, columns)
 		for _, v := range view.Items {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s", textTime(v.Due), printable(v.ID), printable(v.Target), v.Attempts, textTime(v.NextTry))
-			if v.LastError != "" {
+			if failed { // in each row, or the column would not stand under its name
 				fmt.Fprintf(t, "\t%s", oneLine(v.LastError))
 			}
 			fmt.Fprintln(t)

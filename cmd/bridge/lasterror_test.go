@@ -40,7 +40,9 @@ func TestLastErrorIsToldUntilItIsOver(t *testing.T) {
 			t.Errorf("%s does not say %q:\n%s", row.about, row.says, row.out)
 		}
 	}
-	if lines := strings.Split(list, "\n"); !strings.HasSuffix(lines[0], "  LAST ERROR") || strings.Contains(list, "other") && strings.Count(list, why) != 1 {
+	lines := strings.Split(list, "\n")
+	if len(lines) != 4 || !strings.Contains(lines[1], "  other  ") || !strings.HasSuffix(lines[0], "  LAST ERROR") ||
+		strings.Count(list, why) != 1 || strings.Index(lines[2], why) != strings.Index(lines[0], "LAST ERROR") {
 		t.Errorf("the list is\n%s", list)
 	}
 
