@@ -35,8 +35,7 @@ func TestLastErrorSaysWhyAMessageIsTriedAgain(t *testing.T) {
 	p.Await(t, `"msg":"serving the API and the console"`)
 	api := "http://" + apiAddress.FindStringSubmatch(p.Output())[1]
 
-	// message is what the command and the API say of an id, which is the same of
-	// what does not change from one attempt to the next.
+	// message is what the command says of an id.
 	message := func(id string) map[string]any {
 		t.Helper()
 		r := Run(t, w.env, "", "get", id, "-o", "json")

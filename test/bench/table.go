@@ -95,10 +95,10 @@ type target struct {
 	// Want is "at least" or "at most" a limit.
 	AtLeast bool    `json:"at_least"`
 	Limit   float64 `json:"limit"`
-	// Got is what was measured, a ratio of medians where Of says of what.
+	// Got is a median, or where AtLeast the ratio of it to that of another.
 	Got    float64 `json:"got"`
 	Figure string  `json:"figure"`
-	Of     string  `json:"of,omitempty"`
+	Of     string  `json:"of,omitempty"` // what it is compared with
 	Held   bool    `json:"held"`
 }
 
