@@ -64,7 +64,7 @@ bench: redis ## run every benchmark
 	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
 
 .PHONY: bench-table
-bench-table: redis ## compare with other ways to deliver later, in about 13 minutes; BENCHFLAGS=-quick for a try
+bench-table: redis ## compare with other ways to deliver later, in about 14 minutes; BENCHFLAGS=-quick for a try
 	cd test/bench && $(GO) run . $(BENCHFLAGS)
 
 .PHONY: lint

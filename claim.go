@@ -60,7 +60,7 @@ type Retry struct {
 	// ended, for a publish that may still arrive.
 	OutliveLease bool
 	// Error is why the attempt failed. The queue keeps it, as LastErrorText has it,
-	// until another attempt fails, or the message is settled or replaced.
+	// until another attempt fails, or the message is delivered, replaced or dead.
 	Error string
 }
 

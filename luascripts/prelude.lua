@@ -80,9 +80,8 @@ end
 -- The lease end is the one that the claim was given, and the message is the one that was
 -- claimed. The end alone would not do: a message that replaced this one may by chance be
 -- leased until the same millisecond. It does for "=", since no other record of the id has
--- these marks, nor an odd lease end: to read each record again takes time. Versions that
--- leased until any millisecond could share one only in the very millisecond of the claim;
--- ends between milliseconds would tell, but take more time than reading the records.
+-- these marks, nor an odd lease end: to read each record again takes time. (Ends between
+-- milliseconds would tell as well, but take more time than reading the records.)
 local function owned(inflight, msg, ids, ends, marks)
   local held, among, at = {}, {}, {}
   for i, score in ipairs(call('ZMSCORE', inflight, unpack(ids))) do

@@ -1,7 +1,7 @@
 // Command bench runs the bridge and what it is compared with in turn, on the same
 // servers on the same machine, and prints what it found as a table.
 //
-//	go run .             everything, three rounds: about 13 minutes
+//	go run .             everything, three rounds: about 14 minutes
 //	go run . -quick      a smoke run with small counts, whose figures mean nothing
 //	go run . -only drain measures whose name matches
 //

@@ -76,7 +76,7 @@ func measures(s sizes) []measure {
 	}
 	for _, rate := range s.rates {
 		who := []string{nameTwo, nameBare, nameNative}
-		if rate <= 1000 { // more than it delivers
+		if rate <= 1000 { // what asynq cannot deliver in time shows there already
 			who = append(who, nameAsynq, nameAsynq2)
 		}
 		all = append(all, measure{fmt.Sprintf("lateness at %d/s", rate), who, s.lateness(rate)})

@@ -30,9 +30,15 @@ func (w *world) startProbe() (probe, error) {
 	return probe{p}, err
 }
 
-// worst ends the probe and returns the longest wait in ms since shortly before due.
+// worst ends the probe and returns the longest wait in ms since shortly before due, 0
+// for less than half of one.
 func (p probe) worst(due time.Time) (ms float64, err error) {
-	p.kill()
+	select {
+	case <-p.ended:
+		return 0, fmt.Errorf("the probe ended: %s", p.output())
+	default:
+		p.kill()
+	}
 	for line := range strings.Lines(p.output()) {
 		var at, us int64
 		if _, err := fmt.Sscanf(line, "waited %d %d", &at, &us); err != nil {

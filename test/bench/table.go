@@ -147,7 +147,7 @@ func (f figures) targets() (all []target) {
 	m := "same millisecond"
 	most("another lane's lateness in ms at the most, while 100,000 are due at once", 50, f.of(m, nameOurs, "other_max_ms"))
 	most("the longest script in ms, meanwhile", 5, f.of(m, nameOurs, "script_max_ms"))
-	if wait, bare := f.of(m, nameOurs, "client_waits_ms"), f.of(m, nameBare, "client_waits_ms"); wait.ok() {
+	if wait, bare := f.of(m, nameOurs, "client_waits_ms"), f.of(m, nameBare, "client_waits_ms"); wait.ok() && bare.ok() {
 		add("the longest wait of another client of Redis in ms, meanwhile", false, 5, wait.Median, wait, nameBare+" "+bare.String())
 	}
 	var steps []int
