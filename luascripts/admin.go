@@ -132,6 +132,41 @@ func parseTries(s string) (failed, lost int, lastError string) {
 	return int(atoi(f)), int(atoi(l)), lastError
 }
 
+// Failing counts the messages that have failed attempts or lost leases behind them,
+// and returns one whose last attempt failed, if a quick look finds one; its ID is
+// empty otherwise.
+func (q *Queue) Failing(ctx context.Context) (count int64, one Pending, err error) {
+	counts := make([]*redis.IntCmd, len(q.keys))
+	some := make([]*redis.ScanCmd, len(q.keys))
+	err = reading(q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range q.keys {
+			counts[i], some[i] = p.HLen(ctx, q.keys[i].tries), p.HScan(ctx, q.keys[i].tries, 0, "", 10)
+		}
+		return nil
+	}))
+	if err != nil {
+		return 0, Pending{}, fmt.Errorf("failing: %w", err)
+	}
+	for i := range q.keys {
+		count += counts[i].Val()
+		fields, _ := some[i].Val()
+		for n := 0; n+1 < len(fields) && one.ID == ""; n += 2 {
+			if failed, lost, lastError := parseTries(fields[n+1]); lastError != "" {
+				one = Pending{ID: fields[n], Failed: failed, LostLeases: lost, LastError: lastError}
+			}
+		}
+	}
+	if one.ID == "" {
+		return count, one, nil
+	}
+	s, err := q.Get(ctx, one.ID)
+	if err != nil && !errors.Is(err, ErrUnknown) {
+		return 0, Pending{}, err
+	}
+	one.Message, one.Due = s.Message, s.Due
+	return count, one, nil
+}
+
 // Pending is one pending message of a list.
 type Pending struct {
 	// Message is nil if its record cannot be read.

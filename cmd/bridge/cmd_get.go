@@ -48,7 +48,7 @@ func newGet() *cobra.Command {
 func printMessage(w io.Writer, v messageView) error {
 	t := newTable(w)
 	messageRows(t, v)
-	if v.Target != "" {
+	if v.isKnown() {
 		fmt.Fprintf(t, "payload\t%s\n", plural(v.PayloadBytes, "byte"))
 	}
 	return t.Flush()
@@ -59,7 +59,7 @@ func printMessage(w io.Writer, v messageView) error {
 func printFullMessage(w io.Writer, v fullMessageView) error {
 	t := newTable(w)
 	messageRows(t, v.messageView)
-	if v.Target != "" {
+	if v.isKnown() {
 		fmt.Fprintf(t, "source\t%s\nkey\t%s\n", printable(v.Source), v.Key.String())
 		for _, h := range v.Headers {
 			fmt.Fprintf(t, "header\t%s: %s\n", printable(h.Name), h.Value.String())

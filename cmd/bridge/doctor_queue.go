@@ -34,6 +34,7 @@ func (d *redisDoctor) lanes(ctx context.Context, q *luascripts.Queue) {
 	if most := int64(d.s.MaxPending); most > 0 && pending+inflight > most {
 		r.warning("pending", fmt.Sprintf("%d messages are above BRIDGE_MAX_PENDING (%d): ingest takes nothing in until there are fewer", pending+inflight, most), "raise BRIDGE_MAX_PENDING, or wait")
 	}
+	d.failing(ctx, q)
 	dead := int64(0)
 	for _, reason := range delaybridge.Reasons {
 		n := stats.Dead[reason]
@@ -50,6 +51,26 @@ func (d *redisDoctor) lanes(ctx context.Context, q *luascripts.Queue) {
 		r.ok("dead", "no dead letters")
 	}
 	d.leases(ctx, q)
+}
+
+// failing reports messages that are tried again.
+func (d *redisDoctor) failing(ctx context.Context, q *luascripts.Queue) {
+	n, one, err := q.Failing(ctx)
+	switch {
+	case err != nil:
+		d.queue.problem("retries", "they cannot be looked at: "+shortCause(err), "see what is said of redis")
+	case n == 0:
+		d.queue.ok("retries", "no message has failed")
+	case one.ID == "":
+		d.queue.ok("retries", "%d are tried again since their leases ran out; no attempt has failed", n)
+	default:
+		text := fmt.Sprintf("%s failed and will be tried again, such as %q", plural(int(n), "message"), one.ID)
+		if one.Message != nil {
+			text += " for " + one.Message.Target.String()
+		}
+		d.queue.warning("retries", oneLine(text+": "+one.LastError),
+			"mend what the last error says, such as a topic or a stream that is missing; bridge list shows each with its last error and its next try")
+	}
 }
 
 func meaningOf(reason delaybridge.Reason) string {

@@ -260,6 +260,16 @@ func TestDoctorLooksAtTheQueue(t *testing.T) {
 		{"dead letters are told by reason", func(t *testing.T, q *luascripts.Queue, s *Settings) {
 			stored(t, q, delaybridge.OpReject, "r", "nats://a", time.Now())
 		}, []expected{{partQueue, "dead", levelWarning, "1 dead letter, reason rejected", "bridge dead list --reason rejected"}}},
+		{"messages that fail are told, with what one of them says", func(t *testing.T, q *luascripts.Queue, s *Settings) {
+			stored(t, q, delaybridge.OpSchedule, "f", "nats://nowhere", time.Now().Add(-time.Millisecond))
+			for shard := range q.Shards() {
+				for _, c := range q.Claim(t.Context(), "nats", []delaybridge.Ask{{Shard: shard, Limit: 1}})[0].Claims {
+					if err := q.Retry(t.Context(), []delaybridge.Retry{{Claim: c, After: time.Hour, Error: "no stream holds\x1b the subject"}})[0]; err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}, []expected{{partQueue, "retries", levelWarning, `1 message failed and will be tried again, such as "f" for nats://nowhere: no stream holds? the subject`, "bridge list"}}},
 		{"more than ingest may let in is told", func(t *testing.T, q *luascripts.Queue, s *Settings) {
 			s.MaxPending = 1
 			for _, id := range []string{"1", "2"} {

@@ -74,12 +74,18 @@ func newPendingView(p luascripts.Pending) messageView {
 	return v
 }
 
+// isKnown reports whether more than the state is kept of the message, and can be read.
+func (v *messageView) isKnown() bool { return !time.Time(v.ScheduledAt).IsZero() }
+
 // describe fills in what the message itself says; m is nil where it cannot be read.
 func (v *messageView) describe(m *delaybridge.Message) {
 	if m == nil {
 		return
 	}
-	v.Target, v.Due, v.ScheduledAt, v.PayloadBytes = m.Target.String(), stamp(m.Due), stamp(m.Scheduled), len(m.Payload)
+	v.Target, v.Due, v.ScheduledAt, v.PayloadBytes = "", stamp(m.Due), stamp(m.Scheduled), len(m.Payload)
+	if m.Target != (delaybridge.Target{}) { // that of a refused request may not be known
+		v.Target = m.Target.String()
+	}
 	if m.ExpiresAfter > 0 {
 		v.ExpiresAfter = duration(m.ExpiresAfter).String()
 	}

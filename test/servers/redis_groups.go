@@ -84,7 +84,8 @@ func NewRedisCluster(t testing.TB) *RedisCluster {
 			if !strings.Contains(info, "cluster_state:ok") {
 				return false
 			}
-			if i >= 3 && !strings.Contains(client.Info(ctx, "replication").Val(), "master_link_status:up") {
+			// A master counts a replica only once that has answered it.
+			if !strings.Contains(client.Info(ctx, "replication").Val(), []string{"state=online", "master_link_status:up"}[i/3]) {
 				return false
 			}
 		}
