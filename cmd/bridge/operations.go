@@ -54,7 +54,7 @@ func (p *problem) Unwrap() error { return p.err }
 
 // nothingKnown says that nothing is known of an id.
 func nothingKnown(id string) error {
-	return &problem{status: http.StatusNotFound, text: "nothing is known of " + id, err: luascripts.ErrUnknown}
+	return &problem{status: http.StatusNotFound, text: "nothing is known of " + id + ", or not any more; a request that was refused is a dead letter under an id of its own", err: luascripts.ErrUnknown}
 }
 
 // Schedule stores what a record asks for. Its position and time are those of a
