@@ -64,7 +64,7 @@ func (d *redisDoctor) failing(ctx context.Context, q *luascripts.Queue) {
 	case one.ID == "":
 		d.queue.ok("retries", "%d are tried again since their leases ran out; no attempt has failed", n)
 	default:
-		text := fmt.Sprintf("%s failed and will be tried again, such as %q", plural(int(n), "message"), one.ID)
+		text := fmt.Sprintf("%s to try again after failed attempts or lost leases, such as %q", plural(int(n), "message"), one.ID)
 		if one.Message != nil {
 			text += " for " + one.Message.Target.String()
 		}

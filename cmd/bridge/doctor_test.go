@@ -269,7 +269,7 @@ func TestDoctorLooksAtTheQueue(t *testing.T) {
 					}
 				}
 			}
-		}, []expected{{partQueue, "retries", levelWarning, `1 message failed and will be tried again, such as "f" for nats://nowhere: no stream holds? the subject`, "bridge list"}}},
+		}, []expected{{partQueue, "retries", levelWarning, `1 message to try again after failed attempts or lost leases, such as "f" for nats://nowhere: no stream holds? the subject`, "bridge list"}}},
 		{"more than ingest may let in is told", func(t *testing.T, q *luascripts.Queue, s *Settings) {
 			s.MaxPending = 1
 			for _, id := range []string{"1", "2"} {
